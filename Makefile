@@ -1,0 +1,35 @@
+# Every target does its own set-up, once, in .venv. Start with: make demo
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: setup demo test check fix docs bench clean
+
+setup: .venv/ready
+demo: .venv/ready
+	$(BIN)/dpvd train digits --epsilon 1 --delta 1e-5 --seed 0 --out runs/demo --overwrite
+test: .venv/ready check
+	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
+	$(BIN)/python tools/coverage_floor.py .coverage.json
+check: .venv/ready
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+fix: .venv/ready
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+docs: .venv/docs-ready
+	$(BIN)/mkdocs build --strict
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.step
+clean:
+	rm -rf .venv site build dist runs
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) tools/check_python.py
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch" -e ".[dev]"
+	touch $@
+.venv/docs-ready: .venv/ready
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	touch $@

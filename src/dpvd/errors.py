@@ -1,0 +1,65 @@
+"""The one exception type users see, and the checks that raise it.
+
+A message says what was got, what is allowed and what to do. The command line prints it as one line and
+exits with code 2; a library user catches ``DpvdError``.
+"""
+
+import math
+from enum import StrEnum
+from typing import TypeVar
+
+__all__ = ["DpvdError", "choice", "in_unit_interval", "non_negative", "positive", "positive_int"]
+
+
+_Option = TypeVar("_Option", bound=StrEnum)
+
+
+class DpvdError(ValueError):
+    """Something a caller can put right: a bad argument, bad data, a broken file."""
+
+
+def positive(**named: float) -> None:
+    """Raise unless every named value is a finite number above zero.
+
+    >>> positive(clip_norm=-1.0)
+    Traceback (most recent call last):
+    ...
+    dpvd.errors.DpvdError: clip_norm must be a finite number above 0, got -1.0
+    """
+    for name, value in named.items():
+        if not _is_number(value) or not math.isfinite(value) or value <= 0:
+            raise DpvdError(f"{name} must be a finite number above 0, got {value!r}")
+
+
+def non_negative(**named: float) -> None:
+    """Raise unless every named value is a finite number of at least zero."""
+    for name, value in named.items():
+        if not _is_number(value) or not math.isfinite(value) or value < 0:
+            raise DpvdError(f"{name} must be a finite number of at least 0, got {value!r}")
+
+
+def positive_int(**named: int) -> None:
+    """Raise unless every named value is a whole number of at least one."""
+    for name, value in named.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise DpvdError(f"{name} must be a whole number of at least 1, got {value!r}")
+
+
+def in_unit_interval(**named: float) -> None:
+    """Raise unless every named value lies strictly between 0 and 1."""
+    for name, value in named.items():
+        if not _is_number(value) or not 0 < value < 1:
+            raise DpvdError(f"{name} must lie strictly between 0 and 1, got {value!r}")
+
+
+def choice(value: object, options: type[_Option], name: str) -> _Option:
+    """Return the member of a ``StrEnum`` with this value, or raise naming the allowed ones."""
+    try:
+        return options(value)
+    except ValueError:
+        allowed = ", ".join(str(option) for option in options)
+        raise DpvdError(f"{name} must be one of {allowed}; got {value!r}") from None
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
