@@ -1,0 +1,17 @@
+"""Random bits, Gaussian noise and samplers: all the randomness that protects data."""
+
+from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
+from dpvd.mechanisms.noise import add_gaussian, fill_normal, standard_normal
+from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
+
+__all__ = [
+    "BitSource",
+    "FixedSizeSampler",
+    "PoissonSampler",
+    "Sampler",
+    "SeededBits",
+    "SystemBits",
+    "add_gaussian",
+    "fill_normal",
+    "standard_normal",
+]

@@ -1,0 +1,213 @@
+"""Where random bits come from: the operating system by default, a seed only when asked for by name.
+
+Both sources are the key stream of AES-256 in counter mode; they differ in the key. A privacy guarantee holds
+against everybody who does not know the key, so the key of `SystemBits` never leaves the process, and
+`SeededBits` says of itself that it is not private.
+
+References:
+    NIST SP 800-38A (2001), section 6.5: counter mode.
+    Bellare, Desai, Jokipii, Rogaway (1997), "A concrete security treatment of symmetric encryption",
+    Theorem 13: the key stream of n blocks differs from random bits by at most n² / 2^129 beyond the cipher's
+    own weakness.
+"""
+
+import hashlib
+import os
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
+
+from dpvd.errors import DpvdError, positive_int
+
+__all__ = ["BitSource", "SeededBits", "SystemBits", "random_words"]
+
+_CIPHER_BLOCK = 16  # bytes that one counter value of AES yields
+_ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros writes out the key stream itself
+_REKEY_AFTER = 1 << 30  # bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77
+_POSITION_LIMIT = 1 << 64  # bytes of a seeded stream; its 128-bit counter lasts for 2^132
+
+_fork_count = 0
+
+
+class BitSource(Protocol):
+    """A stream of independent, uniformly random bytes that never repeats itself."""
+
+    @property
+    def description(self) -> str:
+        """The words in which a privacy guarantee names this source."""
+        ...
+
+    @property
+    def private(self) -> bool:
+        """Whether nobody can know the bits."""
+        ...
+
+    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
+        """Overwrite a contiguous buffer with random bytes, or raise."""
+        ...
+
+
+class SystemBits:
+    """Random bytes from a cipher whose key comes from the operating system.
+
+    Guarantees:
+        Fails closed: when the operating system or the cipher fails, the failure is raised and no substitute
+        is used. A forked child takes a key of its own, so parent and child never share a stream. A key is
+        replaced after ``rekey_after`` bytes, long before a counter could repeat.
+
+    Edge cases:
+        An empty buffer is legal. Pickling is refused by the cipher: a key is never copied. One object serves
+        one thread at a time; a second thread that interrupts a fill gets an exception, not the same bits.
+
+    Args:
+        rekey_after: bytes drawn from one key before the next one is taken.
+
+    Raises:
+        DpvdError: if ``rekey_after`` is not a positive whole number, or a buffer cannot be filled.
+        RuntimeError: if the operating system gives no randomness.
+
+    >>> buffer = np.zeros(32, dtype=np.uint8)
+    >>> SystemBits().fill(buffer)
+    >>> bool(buffer.any())
+    True
+    """
+
+    description = "the system's cryptographic generator"
+    private = True
+
+    def __init__(self, *, rekey_after: int = _REKEY_AFTER) -> None:
+        positive_int(rekey_after=rekey_after)
+        self._rekey_after = rekey_after
+        self._take_new_key()
+
+    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
+        """Overwrite a contiguous buffer with random bytes, or raise."""
+        target = _bytes_of(buffer)
+        done = 0
+        while done < len(target):
+            if self._left == 0 or self._owner != _process_identity():
+                self._take_new_key()
+            size = min(len(target) - done, self._left)
+            self._left -= size  # before the bits exist: an interrupted fill can waste them, never repeat them
+            _write_key_stream(self._stream, target[done : done + size])
+            done += size
+
+    def _take_new_key(self) -> None:
+        self._stream = _key_stream(_system_key(), counter=0)
+        self._owner = _process_identity()
+        self._left = self._rekey_after
+
+
+class SeededBits:
+    """Reproducible random bytes: the same seed and purpose give the same stream on every machine.
+
+    For tests, demonstrations and debugging. Whoever knows the seed can subtract the noise, so nothing drawn
+    from here protects anybody. Streams for different purposes under one seed are independent.
+
+    Guarantees:
+        ``position`` counts the bytes consumed; setting it continues the stream from exactly there, which is
+        how a run is resumed.
+
+    Edge cases:
+        A forked child continues the parent's stream from the same position: reproducible is what was asked.
+
+    Args:
+        seed: any whole number of at least 0.
+        purpose: what the stream is for, such as ``"noise"`` or ``"sampling"``.
+
+    Raises:
+        DpvdError: for a negative or fractional seed, or a position outside the stream.
+
+    >>> first, second = np.empty(4, np.uint8), np.empty(4, np.uint8)
+    >>> SeededBits(0, "noise").fill(first)
+    >>> SeededBits(0, "noise").fill(second)
+    >>> bool((first == second).all())
+    True
+    """
+
+    description = "reproducible: not private against whoever knows the seed"
+    private = False
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+            raise DpvdError(f"seed must be a whole number of at least 0, got {seed!r}")
+        # The decimal digits end at the first colon, so no two (seed, purpose) pairs share an encoding.
+        self._key = hashlib.sha256(f"dpvd seeded bits 1:{seed}:{purpose}".encode()).digest()
+        self.position = 0
+
+    @property
+    def position(self) -> int:
+        """Bytes consumed so far; set it to resume from there."""
+        return self._position
+
+    @position.setter
+    def position(self, value: int) -> None:
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _POSITION_LIMIT:
+            raise DpvdError(f"position must be a whole number from 0 to 2^64 - 1, got {value!r}")
+        counter, offset = divmod(value, _CIPHER_BLOCK)
+        self._stream = _key_stream(self._key, counter)
+        self._stream.update(_ZEROS[:offset])
+        self._position = value
+
+    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
+        """Overwrite a contiguous buffer with the next bytes of the stream."""
+        target = _bytes_of(buffer)
+        _write_key_stream(self._stream, target)
+        self._position += len(target)
+
+
+def random_words(count: int, bits: BitSource) -> npt.NDArray[np.uint64]:
+    """Return ``count`` independent uniform 64-bit words.
+
+    >>> random_words(3, SystemBits()).dtype
+    dtype('uint64')
+    """
+    words = np.empty(count, dtype=np.uint64)
+    bits.fill(words.view(np.uint8))
+    return words
+
+
+def _system_key() -> bytes:
+    try:
+        return os.urandom(32)
+    except (OSError, NotImplementedError) as error:
+        raise RuntimeError(
+            "the operating system gave no randomness, so nothing private can be drawn; "
+            "nothing was drawn in its place"
+        ) from error
+
+
+def _key_stream(key: bytes, counter: int) -> CipherContext:
+    mode = modes.CTR(counter.to_bytes(_CIPHER_BLOCK, "big"))
+    return Cipher(algorithms.AES256(key), mode).encryptor()
+
+
+def _write_key_stream(stream: CipherContext, target: memoryview) -> None:
+    for start in range(0, len(target), len(_ZEROS)):
+        piece = target[start : start + len(_ZEROS)]
+        stream.update_into(_ZEROS[: len(piece)], piece)
+
+
+def _bytes_of(buffer: npt.NDArray[np.uint8]) -> memoryview:
+    if buffer.dtype != np.uint8 or not buffer.flags.c_contiguous or not buffer.flags.writeable:
+        raise DpvdError(
+            "a buffer for random bytes must be a writeable, contiguous array of uint8; "
+            f"got {buffer.dtype} with strides {buffer.strides}: allocate it with np.empty(size, np.uint8)"
+        )
+    return buffer.reshape(-1).data
+
+
+def _process_identity() -> tuple[int, int]:
+    """Return what changes when the process forks: the count sees a reused process number, too."""
+    return os.getpid(), _fork_count
+
+
+def _count_fork() -> None:
+    global _fork_count
+    _fork_count += 1
+
+
+if hasattr(os, "register_at_fork"):  # absent where processes cannot fork
+    os.register_at_fork(after_in_child=_count_fork)

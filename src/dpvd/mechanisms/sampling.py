@@ -1,0 +1,145 @@
+"""Samplers: which examples take part in a step, and the event the accountant reads, from one object.
+
+Amplification by subsampling needs the choice of examples to be secret, so samplers draw from the same kind of
+cryptographic source as the noise.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from dp_accounting import DpEvent
+from torch import Tensor
+
+from dpvd.errors import DpvdError, positive_int
+from dpvd.mechanisms.bits import BitSource, random_words
+
+__all__ = ["FixedSizeSampler", "PoissonSampler", "Sampler"]
+
+
+@dataclass(frozen=True)
+class PoissonSampler:
+    """Every example takes part independently with the same probability.
+
+    Guarantees:
+        An index is drawn when a 64-bit word is below ⌊q·2^64⌋: the probability is q to within 2^-64, never
+        above it, and every example has a word of its own.
+
+    Edge cases:
+        An empty draw is legal and must be noised and charged like any other. Probability 1 takes all.
+
+    Args:
+        sampling_prob: probability q of each example in each step, above 0 and at most 1.
+
+    Raises:
+        DpvdError: if the probability is outside this range.
+
+    >>> from dpvd.mechanisms import SystemBits
+    >>> PoissonSampler(1.0).draw(4, SystemBits())
+    tensor([0, 1, 2, 3])
+    """
+
+    sampling_prob: float
+
+    def __post_init__(self) -> None:
+        prob = self.sampling_prob
+        if isinstance(prob, bool) or not isinstance(prob, int | float) or not 0 < prob <= 1:
+            raise DpvdError(f"sampling_prob must be above 0 and at most 1, got {prob!r}")
+
+    def draw(self, examples: int, bits: BitSource) -> Tensor:
+        """Return the sorted indices of one step's examples, int64, each below ``examples``."""
+        positive_int(examples=examples)
+        if self.sampling_prob == 1:
+            return torch.arange(examples)
+        threshold = np.uint64(
+            int(self.sampling_prob * 2.0**64)
+        )  # exact: a power of two scales without rounding
+        return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
+
+    def event(self, noise_multiplier: float, steps: int) -> DpEvent:
+        """Return what the accountant has to account for after this many steps."""
+        from dpvd.privacy import poisson_event
+
+        return poisson_event(noise_multiplier, self.sampling_prob, steps)
+
+    def describe(self) -> str:
+        """Say in a few words how examples are chosen.
+
+        >>> PoissonSampler(0.25).describe()
+        'Poisson sampling with probability 0.25'
+        """
+        return f"Poisson sampling with probability {self.sampling_prob:.6g}"
+
+    def expected_batch(self, examples: int) -> float:
+        """Return the mean number of examples in a step: what a noisy sum is divided by."""
+        return self.sampling_prob * examples
+
+
+@dataclass(frozen=True)
+class FixedSizeSampler:
+    """Every step takes a uniformly random subset of fixed size, without replacement.
+
+    Guarantees:
+        All subsets are equally likely to within ``examples`` · 2^-64 in total variation: the subset is where
+        the smallest 64-bit keys are, and only a tie at its edge could prefer one subset to another.
+
+    Args:
+        batch_size: examples in each step.
+        examples: examples in the data set; public under the replace-one relation.
+
+    Raises:
+        DpvdError: if a size is not a positive whole number, or the batch is larger than the data set.
+
+    >>> from dpvd.mechanisms import SystemBits
+    >>> FixedSizeSampler(3, 10).draw(10, SystemBits()).numel()
+    3
+    """
+
+    batch_size: int
+    examples: int
+
+    def __post_init__(self) -> None:
+        positive_int(batch_size=self.batch_size, examples=self.examples)
+        if self.batch_size > self.examples:
+            raise DpvdError(
+                f"batch_size must be at most the number of examples ({self.examples}), got {self.batch_size}"
+            )
+
+    def draw(self, examples: int, bits: BitSource) -> Tensor:
+        """Return the sorted indices of one step's examples, int64.
+
+        Raises:
+            DpvdError: if ``examples`` is not the size this sampler, and with it the account, was made for.
+        """
+        if examples != self.examples:
+            raise DpvdError(
+                f"this sampler is accounted for {self.examples} examples, but the data has {examples}: "
+                f"make a FixedSizeSampler with examples={examples}"
+            )
+        keys = random_words(examples, bits)
+        smallest = np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
+        return torch.from_numpy(np.sort(smallest))
+
+    def event(self, noise_multiplier: float, steps: int) -> DpEvent:
+        """Return what the accountant has to account for after this many steps."""
+        from dpvd.privacy import fixed_size_event
+
+        return fixed_size_event(noise_multiplier, self.batch_size, self.examples, steps)
+
+    def describe(self) -> str:
+        """Say in a few words how examples are chosen.
+
+        >>> FixedSizeSampler(64, 1437).describe()
+        'fixed-size sampling of 64 of 1437 without replacement'
+        """
+        return f"fixed-size sampling of {self.batch_size} of {self.examples} without replacement"
+
+    def expected_batch(self, examples: int) -> float:
+        """Return the number of examples in a step: what a noisy sum is divided by."""
+        if examples != self.examples:
+            raise DpvdError(f"this sampler is for {self.examples} examples, got {examples}")
+        return float(self.batch_size)
+
+
+Sampler = PoissonSampler | FixedSizeSampler
+"""The samplers an accountant has a theorem for. Another one needs the theorem first."""
