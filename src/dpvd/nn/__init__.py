@@ -1,0 +1,35 @@
+"""Variational layers: a distribution over every weight, sampled by local reparameterisation.
+
+The layers know nothing of privacy. Noise is drawn per example from a source the caller controls.
+"""
+
+from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
+from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
+from dpvd.nn.layer import Rates, VariationalLayer
+from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
+from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
+from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
+
+__all__ = [
+    "ARD",
+    "VARIANCE_FLOOR",
+    "AdditiveLinear",
+    "Approximation",
+    "BinaryDropoutLinear",
+    "Gaussian",
+    "GaussianDropoutLinear",
+    "LogUniform",
+    "MultiplicativeLinear",
+    "NoiseTape",
+    "Prior",
+    "Rates",
+    "VariationalLayer",
+    "draw",
+    "gaussian_sample",
+    "is_sampling",
+    "noise_from",
+    "noise_std",
+    "prior_from",
+    "sampling",
+    "tape_from",
+]

@@ -1,0 +1,130 @@
+"""KL divergence from N(θ, αθ²) to the log-uniform prior, as a function of log α: exact and approximated.
+
+All are normalised to 0 as α → ∞ (the prior is improper: only differences mean something) and elementwise.
+"""
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import dawsn
+from torch import Tensor
+from torch.autograd.function import FunctionCtx
+
+__all__ = ["exact_kl", "kingma_kl", "molchanov_kl"]
+
+# Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), Eq. (14).
+_MOLCHANOV = (0.63576, 1.87320, 1.48695)
+# Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (14); the additive constant that makes the error smallest.
+_KINGMA = (1.161451241083230, -1.502041176441722, 0.586299206427007)
+_KINGMA_CONSTANT = 0.655
+
+_LIMIT = 24.0  # the table spans log α in [-24, 24]; outside the limits are met to 2e-11
+_CELLS_PER_UNIT = 64
+
+
+def exact_kl(log_alpha: Tensor) -> Tensor:
+    """KL = 2∫₀ˣ D(s) ds with x = 1/√(2α) and D the Dawson function, elementwise.
+
+    Guarantees: absolute error below 1e-9 in float64, in the value and in the gradient -x·D(x); both finite
+    for every finite log α. Differentiable once.
+
+    Edge cases: log α = ∞ gives 0; log α = -∞ gives ∞ with gradient -1/2; NaN stays NaN.
+
+    >>> f"{exact_kl(torch.tensor(0.0, dtype=torch.float64)).item():.7f}"
+    '0.4266856'
+
+    References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1), Sec. 3; Molchanov et al. (arXiv:1701.05369v3).
+    """
+    value, _slope = _ExactKL.apply(log_alpha)
+    return value
+
+
+def molchanov_kl(log_alpha: Tensor) -> Tensor:
+    """Molchanov's approximation, for all α: within 0.0094 of the exact value, its gradient within 0.014.
+
+    -KL ≈ k₁ sigmoid(k₂ + k₃ log α) - ½ log(1 + 1/α) - k₁
+    """
+    k1, k2, k3 = _MOLCHANOV
+    # k₁ - k₁ sigmoid(z) = k₁ sigmoid(-z), which does not cancel for large α.
+    return k1 * torch.sigmoid(-(k2 + k3 * log_alpha)) + 0.5 * torch.nn.functional.softplus(-log_alpha)
+
+
+def kingma_kl(log_alpha: Tensor) -> Tensor:
+    """Kingma's cubic, for α ≤ 1 only: within 0.020 of the exact value there.
+
+    -KL ≈ const + ½ log α + c₁α + c₂α² + c₃α³
+
+    Edge cases: the cubic is useless above α = 1, so log α is projected to at most 0: a larger α has the
+    value at 1 and gradient 0.
+    """
+    c1, c2, c3 = _KINGMA
+    log_alpha = log_alpha.clamp_max(0.0)
+    alpha = log_alpha.exp()
+    return _KINGMA_CONSTANT - 0.5 * log_alpha - alpha * (c1 + alpha * (c2 + alpha * c3))
+
+
+class _ExactKL(torch.autograd.Function):
+    """Value and slope of the exact KL from one table lookup; the slope is kept for the backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
+        table = _table_like(log_alpha.dtype, log_alpha.device)
+        position = (log_alpha.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
+        cell = position.to(torch.int64).clamp(0, len(table) - 1)
+        u = position - cell  # place within the cell, 0..1; NaN if log α is
+        a0, a1, a2, a3, b0, b1, b2, b3 = table[cell].unbind(-1)
+        value = a0 + u * (a1 + u * (a2 + u * a3))
+        slope = b0 + u * (b1 + u * (b2 + u * b3))
+        # Beyond the table: KL → -½ log α + const as α → 0, and → 0 as α → ∞.
+        value = value + 0.5 * (-_LIMIT - log_alpha).clamp_min(0.0)
+        beyond = log_alpha > _LIMIT
+        return value.masked_fill(beyond, 0.0), slope.masked_fill(beyond, 0.0)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, grad_value: Tensor, _grad_slope: Tensor) -> Tensor:
+        (slope,) = ctx.saved_tensors
+        return grad_value * slope
+
+
+@lru_cache(maxsize=8)
+def _table_like(dtype: torch.dtype, device: torch.device) -> Tensor:
+    return torch.from_numpy(_table()).to(dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=1)
+def _table() -> np.ndarray:
+    """Coefficients of cubic Hermite interpolants on a grid of log α: [cells, 4 for the KL + 4 for its slope].
+
+    With t = log α, F the KL and x = e^(-t/2)/√2: F' = -x D(x) and F'' = ½ x (D + x - 2x² D).
+    """
+    width = 1 / _CELLS_PER_UNIT
+    t = np.linspace(-_LIMIT, _LIMIT, int(2 * _LIMIT * _CELLS_PER_UNIT) + 1)
+    x = np.exp(-t / 2) / np.sqrt(2)
+    slope = _slope(t)
+    curvature = 0.5 * x * (dawsn(x) + x - 2 * x**2 * dawsn(x))
+    # F by Gauss-Legendre quadrature of its slope, cell by cell, from the far end, where F = x² - x⁴/3 + ...
+    nodes, weights = np.polynomial.legendre.leggauss(5)
+    inner = t[:-1, None] + width * (nodes + 1) / 2
+    cell_integrals = (_slope(inner) * weights).sum(axis=1) * width / 2
+    value = np.append(-np.cumsum(cell_integrals[::-1])[::-1], 0.0) + x[-1] ** 2
+    return np.concatenate([_hermite(value, slope * width), _hermite(slope, curvature * width)], axis=1)
+
+
+def _slope(t: np.ndarray) -> np.ndarray:
+    x = np.exp(-t / 2) / np.sqrt(2)
+    return -x * dawsn(x)
+
+
+def _hermite(value: np.ndarray, slope: np.ndarray) -> np.ndarray:
+    """Per cell the cubic in u ∈ [0, 1] with these values and slopes (per cell width) at both ends."""
+    f0, f1, d0, d1 = value[:-1], value[1:], slope[:-1], slope[1:]
+    return np.stack([f0, d0, 3 * (f1 - f0) - 2 * d0 - d1, 2 * (f0 - f1) + d0 + d1], axis=1)

@@ -1,0 +1,45 @@
+"""Sampling by local reparameterisation: noise on a layer's outputs instead of on its weights."""
+
+from torch import Tensor
+
+from dpvd.nn.noise import draw
+
+__all__ = ["VARIANCE_FLOOR", "gaussian_sample", "noise_std"]
+
+VARIANCE_FLOOR = 1e-20
+"""Variances up to this are no noise at all. Its root, 1e-10, is below the resolution of float32."""
+
+
+def noise_std(var: Tensor) -> Tensor:
+    """The standard deviation √var, whose gradient is finite everywhere.
+
+    Guarantees: where var ≤ ``VARIANCE_FLOOR`` the result is exactly 0 and so is its gradient (that of √var
+    is infinite at 0); elsewhere both are those of √var.
+
+    Args:
+        var: variances, at least 0, of any shape.
+
+    >>> import torch
+    >>> var = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> std = noise_std(var)
+    >>> std.sum().backward()
+    >>> std.tolist(), var.grad.tolist()
+    ([0.0, 2.0], [0.0, 0.25])
+    """
+    return var.clamp_min(VARIANCE_FLOOR).sqrt().masked_fill(var <= VARIANCE_FLOOR, 0.0)
+
+
+def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
+    """Sample N(mean, var) as mean + √var·ε, ε drawn independently for every entry of ``mean``.
+
+    Guarantees: one draw, of the shape of ``mean``, with √var as its auxiliary tensor; where var = 0 the
+    result equals ``mean`` bit for bit.
+
+    Args:
+        mean: [B, ...], the batch first.
+        var: at least 0, of a shape that broadcasts to that of ``mean``.
+
+    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (6).
+    """
+    std = noise_std(var)
+    return mean + std * draw(mean.shape, mean, aux=std)

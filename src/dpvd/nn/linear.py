@@ -1,0 +1,111 @@
+"""Dense layers with noise on their weights. See ``families`` for the noise and ``dropout`` for fixed rates."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.layer import Rates, VariationalLayer
+from dpvd.nn.priors import Prior
+
+__all__ = ["AdditiveLinear", "DenseMap", "MultiplicativeLinear"]
+
+
+class DenseMap(VariationalLayer):
+    """The linear map of ``nn.Linear``: x [B, ..., in] → [B, ..., out]."""
+
+    def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return F.linear(x, weight, bias)
+
+
+class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
+    """Dense layer with additive Gaussian weight noise, θ = φ + σε (sparse variational dropout).
+
+    y = xφ' + b + √v ε with v = x²(σ²)' and ε drawn per example and output unit. With one σ for the layer
+    v = σ²‖x‖², with one per input unit v = Σᵢ xᵢ²σᵢ²: both the same for all outputs and without a second matmul.
+
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
+    the result is that of ``nn.Linear`` bit for bit; σ = 0 gives the same in training mode.
+
+    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from outside by
+    ``set_scale``. The variance is not clipped: log α may take any value.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as for ``nn.Linear``.
+        rates: "weight", "neuron" (one σ per input unit) or "layer".
+        learned: whether ``log_sigma2`` is trained.
+        log_sigma2: where log σ² starts; -10 is the recipe of Molchanov et al.
+        prior: name or prior; see ``prior_from``.
+
+    >>> layer = AdditiveLinear(3, 2, rates="layer", learned=False)
+    >>> layer.set_scale(0.5)
+    >>> round(layer.log_sigma2.exp().item(), 6)
+    0.25
+
+    References: Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), Eq. (10) and (17).
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_sigma2: float = -10.0,
+        prior: str | Prior = "log-uniform",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.init_noise(rates, learned, log_sigma2, prior)
+
+    def output_variance(self, x: Tensor) -> Tensor:
+        """v: [B, ..., out] for a rate per weight (or a pruned layer), else [B, ..., 1]."""
+        if self.rates is Rates.WEIGHT or self.kept is not None:
+            return super().output_variance(x)
+        if self.rates is Rates.NEURON:
+            return (x.square() @ self.log_sigma2.exp()).unsqueeze(-1)
+        return self.log_sigma2.exp() * x.square().sum(-1, keepdim=True)
+
+
+class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):
+    """Dense layer with multiplicative Gaussian noise, θ = φ(1 + √α ε) (variational dropout).
+
+    Type A: y = (x∘s)φ' + b with s_i ~ N(1, α_i) per example and input unit.
+    Type B: y = xφ' + b + √v ε with v = x²(αφ²)' and ε per example and output unit.
+
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
+    the result is that of ``nn.Linear`` bit for bit.
+
+    Args:
+        in_features, out_features, bias, device, dtype: as for ``nn.Linear``.
+        kind: "A" or "B".
+        rates: "layer", "neuron" (one α per input unit) or "weight" (type B only).
+        learned: whether ``log_rate`` (log α) is trained.
+        log_alpha: where log α starts; a dropout rate p has α = p/(1-p).
+        prior: name or prior; see ``prior_from``. Type A with learned rates and a log-uniform prior warns.
+
+    Raises:
+        DpvdError: type A with a rate per weight; an unknown option.
+
+    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), Sec. 3.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        kind: MultiplicativeKind | str = MultiplicativeKind.B,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_alpha: float = -3.0,
+        prior: str | Prior = "log-uniform",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.init_noise(kind, rates, learned, log_alpha, prior)
