@@ -50,7 +50,7 @@ def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.floa
     """
     if dtype not in _WORKING_DTYPES:
         raise DpvdError(f"normal draws are made in torch.float32 or torch.float64, got {dtype}")
-    out = torch.empty(count, dtype=dtype)
+    out = torch.empty(count, dtype=dtype, device="cpu")
     raw = np.empty(min((count + 1) // 2, _PAIRS_PER_BLOCK) * _BYTES_PER_PAIR, dtype=np.uint8)
     for start in range(0, count, 2 * _PAIRS_PER_BLOCK):
         _fill_block(out[start : start + 2 * _PAIRS_PER_BLOCK], raw, bits)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError, positive_int
 from dpvd.mechanisms.bits import BitSource, random_words
+from dpvd.privacy import fixed_size_event, poisson_event
 
 __all__ = ["FixedSizeSampler", "PoissonSampler", "Sampler"]
 
@@ -50,7 +51,7 @@ class PoissonSampler:
         """Return the sorted indices of one step's examples, int64, each below ``examples``."""
         positive_int(examples=examples)
         if self.sampling_prob == 1:
-            return torch.arange(examples)
+            return torch.arange(examples, device="cpu")
         threshold = np.uint64(
             int(self.sampling_prob * 2.0**64)
         )  # exact: a power of two scales without rounding
@@ -58,8 +59,6 @@ class PoissonSampler:
 
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
         """Return what the accountant has to account for after this many steps."""
-        from dpvd.privacy import poisson_event
-
         return poisson_event(noise_multiplier, self.sampling_prob, steps)
 
     def describe(self) -> str:
@@ -122,8 +121,6 @@ class FixedSizeSampler:
 
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
         """Return what the accountant has to account for after this many steps."""
-        from dpvd.privacy import fixed_size_event
-
         return fixed_size_event(noise_multiplier, self.batch_size, self.examples, steps)
 
     def describe(self) -> str:

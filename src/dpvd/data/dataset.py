@@ -1,0 +1,116 @@
+"""A data set in memory, and the checks every data set passes before anything is computed from it."""
+
+import hashlib
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dpvd.errors import DpvdError, positive_int
+
+__all__ = ["Dataset", "checksum", "validate"]
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Inputs and labels for training and for testing, with where they come from.
+
+    Guarantees:
+        Both parts have passed `validate`, and their examples have the same shape.
+
+    Args:
+        name: short name, such as ``"digits"``.
+        train_x: training inputs, one example per row, uint8 or float.
+        train_y: training labels, int64, from 0 to ``classes`` - 1.
+        test_x: test inputs.
+        test_y: test labels.
+        classes: number of classes; public.
+        preprocessing: what was done to the inputs, and that it used no statistic of the training data.
+        checksum: SHA-256 of the contents as loaded; computed when not given.
+
+    Raises:
+        DpvdError: if the data fails `validate`, or training and test examples differ in shape.
+    """
+
+    name: str
+    train_x: Tensor
+    train_y: Tensor
+    test_x: Tensor
+    test_y: Tensor
+    classes: int
+    preprocessing: str
+    checksum: str = ""
+
+    def __post_init__(self) -> None:
+        validate(self.train_x, self.train_y, self.classes)
+        validate(self.test_x, self.test_y, self.classes)
+        if self.train_x.shape[1:] != self.test_x.shape[1:]:
+            raise DpvdError(
+                f"training and test examples must have the same shape, got {tuple(self.train_x.shape[1:])} "
+                f"and {tuple(self.test_x.shape[1:])}"
+            )
+        if not self.checksum:
+            contents = checksum(self.train_x, self.train_y, self.test_x, self.test_y)
+            object.__setattr__(self, "checksum", contents)
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """Shape of one example's input."""
+        return tuple(self.train_x.shape[1:])
+
+
+def validate(x: Tensor, y: Tensor, classes: int) -> None:
+    """Raise unless inputs and labels can be trained on.
+
+    Edge cases:
+        A test on the training data looks at the data; that it failed is told to whoever holds the data, and
+        nothing is trained.
+
+    Args:
+        x: inputs, shape (n, ...).
+        y: labels, shape (n,), int64.
+        classes: number of classes; labels go from 0 to ``classes`` - 1.
+
+    Raises:
+        DpvdError: for empty data, lengths that differ, labels of another type or out of range, and inputs
+            that are NaN or infinite (with the number of such rows and the first of them).
+
+    >>> validate(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]), classes=2)
+    Traceback (most recent call last):
+    ...
+    dpvd.errors.DpvdError: 1 of 2 rows of the inputs contain NaN or infinity, first row 1 (counted from 0): \
+remove or repair them
+    """
+    positive_int(classes=classes)
+    if y.ndim != 1 or y.dtype != torch.int64:
+        raise DpvdError(f"labels must be one int64 per example, got shape {tuple(y.shape)} of {y.dtype}")
+    if x.ndim < 2 or len(x) != len(y):
+        raise DpvdError(
+            f"there are {len(y)} labels, so inputs must be {len(y)} rows, got shape {tuple(x.shape)}"
+        )
+    if x.numel() == 0:
+        raise DpvdError(f"the data is empty: inputs have shape {tuple(x.shape)}")
+    _refuse_rows(~torch.isfinite(x).reshape(len(x), -1).all(dim=1), "the inputs contain NaN or infinity")
+    _refuse_rows((y < 0) | (y >= classes), f"the labels are outside 0 to {classes - 1}")
+
+
+def checksum(*tensors: Tensor) -> str:
+    """Return the SHA-256 over type, shape and contents of the tensors, in order.
+
+    >>> checksum(torch.tensor([1, 2])) == checksum(torch.tensor([[1, 2]]))
+    False
+    """
+    digest = hashlib.sha256()
+    for tensor in tensors:
+        digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def _refuse_rows(bad: Tensor, complaint: str) -> None:
+    rows = bad.nonzero().flatten()
+    if len(rows):
+        raise DpvdError(
+            f"{len(rows)} of {len(bad)} rows of {complaint}, first row {int(rows[0])} (counted from 0): "
+            "remove or repair them"
+        )

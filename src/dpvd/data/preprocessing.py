@@ -1,0 +1,60 @@
+"""Preprocessing that looks at one example at a time.
+
+A mean or a maximum over the training set would be a release of its own, outside the privacy account. Nothing
+here computes one: what happens to an example depends on that example alone.
+"""
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dpvd.data.dataset import Dataset
+
+__all__ = ["flatten", "prepare", "unit_norm"]
+
+
+def flatten(x: Tensor) -> Tensor:
+    """Return the inputs as a matrix, one example per row.
+
+    >>> flatten(torch.zeros(5, 28, 28)).shape
+    torch.Size([5, 784])
+    """
+    return x.reshape(len(x), x.shape[1:].numel())
+
+
+def unit_norm(x: Tensor) -> Tensor:
+    """Return every example divided by its L2 norm, x_i / ‖x_i‖₂.
+
+    Edge cases:
+        An example of zeros stays zero. Values so large or so small that their squares leave the range of the
+        type are handled: an example is first divided by its largest magnitude.
+
+    Args:
+        x: inputs, shape (n, ...); integers become float32, floats keep their type.
+
+    Returns:
+        A new tensor of the same shape.
+
+    >>> unit_norm(torch.tensor([[3, 4], [0, 0]]))
+    tensor([[0.6000, 0.8000],
+            [0.0000, 0.0000]])
+    """
+    rows = flatten(x if x.is_floating_point() else x.to(torch.float32))
+    largest = rows.abs().amax(dim=1, keepdim=True)
+    scaled = rows / torch.where(largest > 0, largest, 1)
+    norms = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)  # between 1 and √d, or 0
+    return scaled.div_(torch.where(norms > 0, norms, 1)).reshape(x.shape)
+
+
+def prepare(dataset: Dataset) -> Dataset:
+    """Return the data set with every example flattened and scaled to L2 norm 1, and saying so.
+
+    The checksum stays that of the contents as loaded.
+    """
+    return replace(
+        dataset,
+        train_x=flatten(unit_norm(dataset.train_x)),
+        test_x=flatten(unit_norm(dataset.test_x)),
+        preprocessing=f"{dataset.preprocessing}; then each example by itself scaled to L2 norm 1",
+    )
