@@ -1,0 +1,212 @@
+"""Numbers and words of a report: how a value is printed, and what the guarantee means in plain words."""
+
+import math
+from collections.abc import Mapping
+from decimal import ROUND_CEILING, Context, Decimal
+
+from dpvd.report.readings import Record, finite
+
+__all__ = [
+    "guess_limit",
+    "is_private",
+    "label",
+    "noise_warning",
+    "percent",
+    "plain",
+    "promises",
+    "rounded_up",
+    "uncovered",
+]
+
+
+def rounded_up(value: float, digits: int = 4) -> str:
+    """Print a number with a few significant digits, never below its value: no ε may look smaller than it is.
+
+    >>> rounded_up(0.99951), rounded_up(2.0), rounded_up(12.34501)
+    ('0.9996', '2', '12.35')
+    """
+    context = Context(prec=digits, rounding=ROUND_CEILING)
+    return f"{float(context.create_decimal(Decimal(repr(float(value))))):g}"
+
+
+def percent(share: object, decimals: int = 1) -> str:
+    r"""Print a share between 0 and 1 as a percentage; anything that is no number is printed as it is.
+
+    >>> percent(0.889), percent(None)
+    ('88.9\xa0%', 'not recorded')
+    """
+    return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%" if finite(share) else plain(share)
+
+
+def plain(value: object) -> str:
+    """Print any value of a record for a table cell: numbers short, lists and mappings in one line.
+
+    >>> plain(75010), plain(0.1 + 0.2), plain({"mode": "flat", "clip_norm": 1.0}), plain([])
+    ('75,010', '0.3', 'mode flat, clip norm 1', 'none')
+    """
+    match value:
+        case None:
+            return "not recorded"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:.6g}"
+        case Mapping():
+            return ", ".join(f"{label(key)} {plain(item)}" for key, item in value.items()) or "none"
+        case list() | tuple():
+            return ", ".join(plain(item) for item in value) or "none"
+        case _:
+            return str(value)
+
+
+def label(key: object) -> str:
+    """Turn a field's name into words: ``learning_rate`` is shown as "learning rate"."""
+    return str(key).replace("_", " ")
+
+
+def is_private(record: Record) -> bool:
+    """Whether the record states a finite ε and a δ below 1. Anything missing counts as *not* private."""
+    guarantee = record.get("guarantee") or {}
+    epsilon, delta = guarantee.get("epsilon"), guarantee.get("delta")
+    return finite(epsilon) and finite(delta) and epsilon >= 0 and 0 <= delta < 1
+
+
+def noise_warning(record: Record) -> str:
+    """What a reader must know about the source of the noise; empty when it came from the system's generator.
+
+    Edge cases: a source that is missing or unknown is warned about; without a guarantee there is nothing to
+    weaken.
+    """
+    noise = (record.get("plan") or {}).get("noise")
+    if noise == "system" or not is_private(record):
+        return ""
+    if noise is None:
+        return "The record does not say where the noise came from."
+    return "Reproducible: not private against whoever knows the seed."
+
+
+def guess_limit(epsilon: float, delta: float) -> float:
+    """Best possible rate of right guesses on whether one example was used, at even odds beforehand.
+
+    The definition of (ε, δ)-differential privacy, applied to the answers "used" and "not used", says of a
+    test's true and false positive rates that TPR ≤ e^ε FPR + δ and 1 - FPR ≤ e^ε (1 - TPR) + δ. At even
+    odds a guess is right with probability (TPR + 1 - FPR) / 2, which the two together hold to (e^ε + δ) /
+    (1 + e^ε).
+
+    Edge cases: a very large ε gives 1 and does not overflow; ε = δ = 0 gives one half.
+
+    >>> round(guess_limit(1.0, 1e-5), 4), guess_limit(0.0, 0.0), guess_limit(1e6, 0.1)
+    (0.7311, 0.5, 1.0)
+
+    References: Kairouz, Oh and Viswanath, arXiv 1311.0776v4, section 2 (privacy as hypothesis testing).
+    """
+    inverse = math.exp(-epsilon)
+    return (1.0 + delta * inverse) / (1.0 + inverse)
+
+
+def promises(record: Record) -> list[tuple[str, str]]:
+    """What a private run promises, as (heading, explanation) pairs for a reader who is no statistician.
+
+    Edge cases: for a run that is not private there is nothing to promise and the list is empty.
+    """
+    if not is_private(record):
+        return []
+    guarantee, plan = record["guarantee"], record.get("plan") or {}
+    epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
+    unit = str(guarantee.get("unit") or plan.get("unit") or "example")
+    return [
+        ("Who is protected", _unit_words(unit)),
+        ("Against what", _relation_words(str(guarantee.get("relation") or plan.get("relation") or ""), unit)),
+        (f"What ε = {rounded_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
+        (f"What δ = {delta:g} means", _delta_words(delta, unit, (record.get("dataset") or {}).get("train"))),
+        ("Who the adversary may be", _adversary_words(bool(noise_warning(record)))),
+    ]
+
+
+def uncovered(record: Record) -> list[tuple[str, str]]:
+    """What the guarantee does not cover, as (heading, explanation) pairs: said on every private page."""
+    guarantee = record.get("guarantee") or {}
+    tuned, public = guarantee.get("tuned") or (), guarantee.get("public") or ()
+    choices = (
+        f"Tuned on the data, and not counted: {plain(list(tuned))}."
+        if tuned
+        else "The record names nothing that was tuned on the training data. Settings tried out on it before "
+        "this run, by hand or by search, are not counted: each try spends privacy of its own."
+    )
+    facts = f"Treated as public, and not protected: {plain(list(public))}. " if public else ""
+    return [
+        (
+            "The test data",
+            "Accuracy, calibration and the confusion matrix on this page are computed from the test "
+            "examples, which no noise protects. Leave those figures out if they are sensitive too.",
+        ),
+        ("Choices made by looking at the data", choices),
+        (
+            "Public facts",
+            f"{facts}The kind of model, the settings on this page and the size of the data are not secret.",
+        ),
+        (
+            "What is true of everybody",
+            "The model is meant to learn about people in general. It may say much about a person whose data "
+            "was never used, merely because that person resembles others.",
+        ),
+        (
+            "Other releases",
+            "Every further model, table or answer made from the same data spends more: at worst the ε values "
+            "add up. The data itself, its copies and its logs need their own protection.",
+        ),
+    ]
+
+
+def _unit_words(unit: str) -> str:
+    return (
+        f"One {unit} of the training data. If a person stands behind several, that person's ε is larger: "
+        f"behind k of them, k times as large (and δ grows as well)."
+    )
+
+
+def _relation_words(relation: str, unit: str) -> str:
+    words = {
+        "add-or-remove": f"Telling whether one {unit} was added to the training data or left out of it.",
+        "replace-one": f"Telling whether one {unit} of the training data was replaced by any other.",
+    }
+    return words.get(relation, relation or "The record does not name the relation between data sets.")
+
+
+def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
+    limit = math.ceil(1000 * guess_limit(epsilon, delta) - 1e-9) / 10
+    factor = (
+        f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)"
+        if epsilon < 20
+        else ""
+    )
+    words = (
+        f"Somebody who would otherwise toss a coin on the question above, and who sees the trained model, "
+        f"answers it correctly at most {limit:.1f}\N{NO-BREAK SPACE}% of the time, whatever else "
+        f"they know{factor}."
+    )
+    return words + (f" That is little protection for one {unit} in the worst case." if limit > 99 else "")
+
+
+def _delta_words(delta: float, unit: str, examples: object) -> str:
+    words = f"The promise on ε may fail with a probability of about {delta:g}."
+    if finite(examples) and delta * examples >= 1:
+        return words + (
+            f" Caution: this is not below one in {plain(examples)}, the number of training examples, so the "
+            f"definition would allow a whole {unit} to be disclosed. Ask for a smaller δ."
+        )
+    return words + (" It should be well below one divided by the number of training examples.")
+
+
+def _adversary_words(repeatable: bool) -> str:
+    who = (
+        "Only somebody who can neither know nor guess the seed of the noise; who"
+        if repeatable
+        else "Anyone who"
+    )
+    return (
+        f"{who} sees the released model, knows how it was trained and may know every other training example; "
+        "with any computing power, now or later. Using the model does not weaken the promise."
+    )
