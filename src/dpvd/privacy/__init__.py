@@ -1,0 +1,20 @@
+"""Privacy accounting: what an event costs, what noise a budget asks for, what may be claimed.
+
+Knows nothing of models or tensors. All noise multipliers are the standard deviation of the noise
+divided by the L2 sensitivity *under the relation in force*.
+"""
+
+from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
+from dpvd.privacy.events import fixed_size_event, poisson_event
+from dpvd.privacy.names import AccountantName, Relation
+
+__all__ = [
+    "AccountantName",
+    "Relation",
+    "epsilon",
+    "epsilon_curve",
+    "fixed_size_event",
+    "noise_multiplier_for",
+    "poisson_event",
+    "steps_for",
+]

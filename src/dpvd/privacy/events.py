@@ -1,0 +1,148 @@
+"""What happened to the data, in the vocabulary of dp-accounting, and its normal form.
+
+An event is a tree (compositions of sampled mechanisms). Accountants need less: which kinds of step
+were taken, and how often. :func:`count_steps` is the one place where the tree is walked and the one
+place where counts are multiplied.
+"""
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+
+import dp_accounting
+from dp_accounting import DpEvent
+
+from dpvd.errors import DpvdError, non_negative, positive_int
+
+__all__ = ["Sampling", "Step", "count_steps", "fixed_size_event", "poisson_event"]
+
+
+class Sampling(StrEnum):
+    """How the examples of one step are chosen."""
+
+    NONE = "no sampling"
+    """Every example takes part in every step."""
+
+    POISSON = "Poisson sampling"
+    """Each example is in the batch with the same probability, independently of the others."""
+
+    FIXED_SIZE = "fixed-size sampling without replacement"
+    """Each subset of the given size is equally likely to be the batch."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One use of the Gaussian mechanism on a sample of the data.
+
+    ``noise_multiplier`` is the standard deviation of the noise divided by the L2 sensitivity under the
+    relation in force; zero stands for a release without noise.
+    """
+
+    noise_multiplier: float
+    sampling: Sampling = Sampling.NONE
+    sampling_prob: float = 1.0
+
+
+def poisson_event(noise_multiplier: float, sampling_prob: float, steps: int) -> DpEvent:
+    """Describe ``steps`` Gaussian releases, each on a fresh Poisson sample.
+
+    Edge cases: ``sampling_prob`` 1 is the plain Gaussian mechanism; 0 steps is no event at all; noise
+    multiplier 0 is legal and costs an infinite epsilon.
+
+    Args:
+        noise_multiplier: noise standard deviation over L2 sensitivity, at least 0.
+        sampling_prob: chance of each example to be in a batch, in (0, 1].
+        steps: how many releases, at least 0.
+
+    Raises:
+        DpvdError: if an argument is out of range.
+
+    >>> poisson_event(2.0, 1.0, 3)
+    SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=3)
+    """
+    non_negative(noise_multiplier=noise_multiplier)
+    if not 0 < sampling_prob <= 1:
+        raise DpvdError(f"sampling_prob must be above 0 and at most 1, got {sampling_prob!r}")
+    step: DpEvent = dp_accounting.GaussianDpEvent(float(noise_multiplier))
+    if sampling_prob < 1:
+        step = dp_accounting.PoissonSampledDpEvent(float(sampling_prob), step)
+    return _repeat(step, steps)
+
+
+def fixed_size_event(noise_multiplier: float, batch_size: int, examples: int, steps: int) -> DpEvent:
+    """Describe ``steps`` Gaussian releases, each on a fresh subset of ``batch_size`` examples.
+
+    Edge cases: 0 steps is no event at all; a batch of all examples is kept as a sample, because under
+    add-or-remove it would not be the same mechanism on the neighbouring data set.
+
+    Args:
+        noise_multiplier: noise standard deviation over L2 sensitivity, at least 0.
+        batch_size: examples per subset.
+        examples: size of the data set, public.
+        steps: how many releases, at least 0.
+
+    Raises:
+        DpvdError: if an argument is out of range.
+
+    >>> fixed_size_event(2.0, 1, 10, 3).event.sample_size
+    1
+    """
+    non_negative(noise_multiplier=noise_multiplier)
+    positive_int(batch_size=batch_size, examples=examples)
+    if batch_size > examples:
+        raise DpvdError(f"batch_size must be at most the number of examples ({examples}), got {batch_size}")
+    gaussian = dp_accounting.GaussianDpEvent(float(noise_multiplier))
+    return _repeat(dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian), steps)
+
+
+def _repeat(step: DpEvent, steps: int) -> DpEvent:
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+        raise DpvdError(f"steps must be a whole number of at least 0, got {steps!r}")
+    return dp_accounting.SelfComposedDpEvent(step, steps) if steps else dp_accounting.NoOpDpEvent()
+
+
+def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
+    """Return how often each kind of step occurs in ``event``.
+
+    Guarantees: the multiplicity of a step is the product of the counts on the path to it, summed over
+    paths. Events that are not (sampled) Gaussian mechanisms or compositions of them raise.
+
+    Args:
+        event: any tree of dp-accounting events.
+        times: how often the whole event happens.
+
+    Raises:
+        DpvdError: naming the part that has no account here.
+
+    >>> count_steps(poisson_event(2.0, 1.0, 5), times=2)
+    Counter({Step(noise_multiplier=2.0, sampling=<Sampling.NONE: 'no sampling'>, sampling_prob=1.0): 10})
+    """
+    total: Counter[Step] = Counter()
+    if isinstance(event, dp_accounting.ComposedDpEvent):
+        for part in event.events:
+            total += count_steps(part, times)
+    elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+        total += count_steps(event.event, times * event.count)
+    elif not isinstance(event, dp_accounting.NoOpDpEvent):
+        total[_step_of(event)] += times
+    return +total
+
+
+def _step_of(event: DpEvent) -> Step:
+    """Return the step that a leaf event describes."""
+    if isinstance(event, dp_accounting.NonPrivateDpEvent):
+        return Step(0.0)
+    if isinstance(event, dp_accounting.GaussianDpEvent):
+        return Step(event.noise_multiplier)
+    inner = getattr(event, "event", None)
+    if isinstance(inner, dp_accounting.GaussianDpEvent):
+        if isinstance(event, dp_accounting.PoissonSampledDpEvent):
+            sampling = Sampling.POISSON if event.sampling_probability < 1 else Sampling.NONE
+            return Step(inner.noise_multiplier, sampling, event.sampling_probability)
+        if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
+            share = event.sample_size / event.source_dataset_size
+            return Step(inner.noise_multiplier, Sampling.FIXED_SIZE, share)
+    raise DpvdError(
+        f"no accountant here knows the event {event!r}; allowed are the Gaussian mechanism, alone or on a "
+        "Poisson or fixed-size sample, and compositions of these"
+    )
