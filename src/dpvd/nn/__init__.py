@@ -3,12 +3,14 @@
 The layers know nothing of privacy. Noise is drawn per example from a source the caller controls.
 """
 
+from dpvd.nn.convert import Conversion, LayerName, variational
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
+from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity
 
 __all__ = [
     "ARD",
@@ -16,20 +18,30 @@ __all__ = [
     "AdditiveLinear",
     "Approximation",
     "BinaryDropoutLinear",
+    "Conversion",
     "Gaussian",
     "GaussianDropoutLinear",
+    "LayerName",
+    "LayerSparsity",
     "LogUniform",
     "MultiplicativeLinear",
     "NoiseTape",
     "Prior",
     "Rates",
+    "Sparsity",
     "VariationalLayer",
     "draw",
     "gaussian_sample",
     "is_sampling",
+    "kl",
+    "log_alpha",
     "noise_from",
     "noise_std",
     "prior_from",
+    "prune",
     "sampling",
+    "set_scale",
+    "sparsity",
     "tape_from",
+    "variational",
 ]

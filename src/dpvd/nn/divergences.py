@@ -4,9 +4,10 @@ All are normalised to 0 as α → ∞ (the prior is improper: only differences m
 """
 
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from scipy.special import dawsn
 from torch import Tensor
@@ -16,12 +17,14 @@ __all__ = ["exact_kl", "kingma_kl", "molchanov_kl"]
 
 # Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), Eq. (14).
 _MOLCHANOV = (0.63576, 1.87320, 1.48695)
-# Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (14); the additive constant that makes the error smallest.
+# Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (14). The additive constant is ours: smallest error.
 _KINGMA = (1.161451241083230, -1.502041176441722, 0.586299206427007)
 _KINGMA_CONSTANT = 0.655
 
 _LIMIT = 24.0  # the table spans log α in [-24, 24]; outside the limits are met to 2e-11
 _CELLS_PER_UNIT = 64
+
+_Array: TypeAlias = npt.NDArray[np.float64]
 
 
 def exact_kl(log_alpha: Tensor) -> Tensor:
@@ -35,9 +38,9 @@ def exact_kl(log_alpha: Tensor) -> Tensor:
     >>> f"{exact_kl(torch.tensor(0.0, dtype=torch.float64)).item():.7f}"
     '0.4266856'
 
-    References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1), Sec. 3; Molchanov et al. (arXiv:1701.05369v3).
+    References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1), Sec. 3.
     """
-    value, _slope = _ExactKL.apply(log_alpha)
+    value: Tensor = _ExactKL.apply(log_alpha)[0]  # type: ignore[no-untyped-call]
     return value
 
 
@@ -73,16 +76,18 @@ class _ExactKL(torch.autograd.Function):
     @staticmethod
     def forward(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
         table = _table_like(log_alpha.dtype, log_alpha.device)
-        position = (log_alpha.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
-        cell = position.to(torch.int64).clamp(0, len(table) - 1)
+        t = log_alpha.reshape(-1)
+        position = (t.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
+        cell = position.to(torch.int32).clamp(0, table.shape[1] - 1)
         u = position - cell  # place within the cell, 0..1; NaN if log α is
-        a0, a1, a2, a3, b0, b1, b2, b3 = table[cell].unbind(-1)
-        value = a0 + u * (a1 + u * (a2 + u * a3))
-        slope = b0 + u * (b1 + u * (b2 + u * b3))
+        # Column by column and flat: three times as fast as gathering rows.
+        columns = [column.index_select(0, cell) for column in table]
+        value, slope = _cubic(u, columns[:4]), _cubic(u, columns[4:])
         # Beyond the table: KL → -½ log α + const as α → 0, and → 0 as α → ∞.
-        value = value + 0.5 * (-_LIMIT - log_alpha).clamp_min(0.0)
-        beyond = log_alpha > _LIMIT
-        return value.masked_fill(beyond, 0.0), slope.masked_fill(beyond, 0.0)
+        value = value + 0.5 * (-_LIMIT - t).clamp_min(0.0)
+        beyond = t > _LIMIT
+        value, slope = value.masked_fill(beyond, 0.0), slope.masked_fill(beyond, 0.0)
+        return value.reshape(log_alpha.shape), slope.reshape(log_alpha.shape)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
@@ -91,8 +96,13 @@ class _ExactKL(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad_value: Tensor, _grad_slope: Tensor) -> Tensor:
-        (slope,) = ctx.saved_tensors
+        slope: Tensor = ctx.saved_tensors[0]
         return grad_value * slope
+
+
+def _cubic(u: Tensor, coefficients: list[Tensor]) -> Tensor:
+    c0, c1, c2, c3 = coefficients
+    return torch.addcmul(c0, u, torch.addcmul(c1, u, torch.addcmul(c2, u, c3)))
 
 
 @lru_cache(maxsize=8)
@@ -101,8 +111,8 @@ def _table_like(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 
 @lru_cache(maxsize=1)
-def _table() -> np.ndarray:
-    """Coefficients of cubic Hermite interpolants on a grid of log α: [cells, 4 for the KL + 4 for its slope].
+def _table() -> _Array:
+    """Coefficients of cubic Hermite interpolants on a grid of log α: [4 for the KL + 4 for its slope, cells].
 
     With t = log α, F the KL and x = e^(-t/2)/√2: F' = -x D(x) and F'' = ½ x (D + x - 2x² D).
     """
@@ -116,15 +126,16 @@ def _table() -> np.ndarray:
     inner = t[:-1, None] + width * (nodes + 1) / 2
     cell_integrals = (_slope(inner) * weights).sum(axis=1) * width / 2
     value = np.append(-np.cumsum(cell_integrals[::-1])[::-1], 0.0) + x[-1] ** 2
-    return np.concatenate([_hermite(value, slope * width), _hermite(slope, curvature * width)], axis=1)
+    return np.concatenate([_hermite(value, slope * width), _hermite(slope, curvature * width)])
 
 
-def _slope(t: np.ndarray) -> np.ndarray:
+def _slope(t: _Array) -> _Array:
     x = np.exp(-t / 2) / np.sqrt(2)
-    return -x * dawsn(x)
+    slope: _Array = -x * dawsn(x)
+    return slope
 
 
-def _hermite(value: np.ndarray, slope: np.ndarray) -> np.ndarray:
+def _hermite(value: _Array, slope: _Array) -> _Array:
     """Per cell the cubic in u ∈ [0, 1] with these values and slopes (per cell width) at both ends."""
     f0, f1, d0, d1 = value[:-1], value[1:], slope[:-1], slope[1:]
-    return np.stack([f0, d0, 3 * (f1 - f0) - 2 * d0 - d1, 2 * (f0 - f1) + d0 + d1], axis=1)
+    return np.stack([f0, d0, 3 * (f1 - f0) - 2 * d0 - d1, 2 * (f0 - f1) + d0 + d1])

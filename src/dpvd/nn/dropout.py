@@ -1,4 +1,4 @@
-"""Dropout with a fixed rate on the inputs of a dense layer: binary masks and Gaussian noise. No prior, no KL."""
+"""Dropout with a fixed rate on the inputs of a dense layer: binary or Gaussian. No prior, no KL."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Two families of noise on weights, for any linear map: additive θ = φ + σε and multiplicative θ = φ(1 + √α ε).
+"""Two families of weight noise, for any linear map: additive θ = φ + σε, multiplicative θ = φ(1 + √α ε).
 
 Both are sampled by local reparameterisation: the noise is drawn for the outputs, independently for every
 example, with the variance the weight noise would have caused. The bias has no noise.
@@ -15,7 +15,7 @@ from dpvd.errors import DpvdError, choice, non_negative
 from dpvd.nn.functional import gaussian_sample
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
-from dpvd.nn.priors import LogUniform, Prior, prior_from
+from dpvd.nn.priors import LogUniform, Prior, log_square, prior_from
 
 __all__ = ["AdditiveNoise", "MultiplicativeKind", "MultiplicativeNoise"]
 
@@ -68,8 +68,8 @@ class AdditiveNoise(VariationalLayer):
         non_negative(zeta=zeta)
         if not self.tied:
             raise DpvdError(
-                f"set_scale needs a layer with rates='layer', learned=False; this one has rates='{self.rates}', "
-                f"learned={self.learned}"
+                "set_scale needs a layer with rates='layer', learned=False; "
+                f"this one has rates='{self.rates}', learned={self.learned}"
             )
         self.log_sigma2.fill_(2 * math.log(zeta) if zeta > 0 else -math.inf)
 
@@ -86,7 +86,7 @@ class AdditiveNoise(VariationalLayer):
 
     def log_alpha(self) -> Tensor:
         """log σ² - log φ², not clipped; -∞ where σ = 0, +∞ where pruned."""
-        return self.relative_log_variance(self.log_sigma2)
+        return self.only_kept(self.log_sigma2 - log_square(self.weight), math.inf)
 
     def kl(self) -> Tensor:
         """Sum over weights; ∞ if σ = 0 (a point has no density against any of the priors)."""
@@ -195,14 +195,14 @@ class MultiplicativeNoise(VariationalLayer):
 def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
     if rates is Rates.WEIGHT:
         raise DpvdError(
-            "kind='A' puts noise on the inputs and cannot have rates='weight'; use rates 'layer' or 'neuron', "
-            "or kind='B'"
+            "kind='A' puts noise on the inputs and cannot have rates='weight'; "
+            "use rates 'layer' or 'neuron', or kind='B'"
         )
     if learned and isinstance(prior, LogUniform):
         warnings.warn(
-            "type A noise with learned rates under the log-uniform prior has an objective that is infinite or "
-            "overfits (Hron et al., arXiv:1711.02989, arXiv:1807.01969); use kind='B', learned=False or another "
-            "prior ('ard', 'gaussian')",
+            "type A noise with learned rates under the log-uniform prior has an objective that is infinite "
+            "or overfits (Hron et al., arXiv:1711.02989, arXiv:1807.01969); use kind='B', learned=False "
+            "or another prior ('ard', 'gaussian')",
             UserWarning,
             stacklevel=5,
         )

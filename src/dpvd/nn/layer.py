@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from dpvd.nn.priors import log_square
-
 __all__ = ["Rates", "VariationalLayer"]
 
 
@@ -36,8 +34,8 @@ class VariationalLayer(nn.Module, ABC):
         noise_state: names of the parameters and buffers that a plain layer does not have.
     """
 
-    weight: nn.Parameter
-    bias: nn.Parameter | None
+    weight: Tensor
+    bias: nn.Parameter
     kept: Tensor | None
     noise_state: ClassVar[tuple[str, ...]] = ()
 
@@ -65,7 +63,7 @@ class VariationalLayer(nn.Module, ABC):
         """Set the noise parameters to the values given at construction."""
 
     def scale_jacobian(self) -> dict[str, Tensor]:
-        """By parameter name ∂σ/∂(parameter), detached, of noise scales that are learned; {} if there are none."""
+        """By parameter name ∂σ/∂(parameter), detached, of noise scales that are learned; {} without any."""
         return {}
 
     # Weights
@@ -85,7 +83,7 @@ class VariationalLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def prune(self, threshold: float) -> None:
-        """Set weights with log α ≥ threshold to exactly 0 and switch their noise off; does so once and for all."""
+        """Set weights with log α ≥ threshold to exactly 0 and switch their noise off, once and for all."""
         if self.prunable:
             self.kept = self.log_alpha() < threshold
             self.weight.masked_fill_(~self.kept, 0.0)
@@ -94,10 +92,6 @@ class VariationalLayer(nn.Module, ABC):
         """Expand to the weight's shape, with the value ``pruned`` where a weight is pruned."""
         values = values.expand_as(self.weight)
         return values if self.kept is None else values.masked_fill(~self.kept, pruned)
-
-    def relative_log_variance(self, log_sigma2: Tensor) -> Tensor:
-        """log α of additive noise, +∞ where pruned."""
-        return self.only_kept(log_sigma2 - log_square(self.weight), float("inf"))
 
     # State
 
@@ -111,7 +105,7 @@ class VariationalLayer(nn.Module, ABC):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Accept the state of a plain layer too: all noise state absent. The mask follows the state loaded."""
+        """Accept a plain layer's state too (all noise state absent). The mask follows the state loaded."""
         kept = state_dict.get(prefix + "kept")
         self.kept = None if kept is None else torch.empty_like(self.weight, dtype=torch.bool)
         missing: list[str] = []

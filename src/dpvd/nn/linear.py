@@ -1,4 +1,4 @@
-"""Dense layers with noise on their weights. See ``families`` for the noise and ``dropout`` for fixed rates."""
+"""Dense layers with noise on their weights. The noise is in ``families``, fixed rates are in ``dropout``."""
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
     """Dense layer with additive Gaussian weight noise, θ = φ + σε (sparse variational dropout).
 
     y = xφ' + b + √v ε with v = x²(σ²)' and ε drawn per example and output unit. With one σ for the layer
-    v = σ²‖x‖², with one per input unit v = Σᵢ xᵢ²σᵢ²: both the same for all outputs and without a second matmul.
+    v = σ²‖x‖², with one per input unit v = Σᵢ xᵢ²σᵢ²: the same for all outputs, without a second matmul.
 
     Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
     the result is that of ``nn.Linear`` bit for bit; σ = 0 gives the same in training mode.

@@ -156,7 +156,7 @@ def _replay(draws: Sequence[Tensor]) -> _Source:
         if tuple(noise.shape) != tuple(shape):
             raise DpvdError(
                 f"draw {position} was recorded with shape {tuple(noise.shape)}, the model now asks for "
-                f"{tuple(shape)}; noise must have the batch as first dimension and not depend on the data's values"
+                f"{tuple(shape)}; replay the rows of the very examples that pass, through the model recorded"
             )
         position += 1
         return noise

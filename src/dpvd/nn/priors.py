@@ -1,4 +1,4 @@
-"""Priors over weights: each knows its KL divergence from a Gaussian posterior N(mean, σ²) or N(mean, α·mean²)."""
+"""Priors over weights: each knows its KL divergence from a posterior N(mean, σ²) or N(mean, α·mean²)."""
 
 import math
 from abc import ABC, abstractmethod
@@ -31,7 +31,7 @@ class Prior(ABC):
 
     @abstractmethod
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
-        """KL(N(mean, α·mean²) ‖ prior), elementwise over the broadcast of both."""
+        """KL(N(mean, α·mean²) ‖ prior), in the shape of ``mean``, to which ``log_alpha`` must broadcast."""
 
 
 class _ScaleFreePrior(Prior):
@@ -45,7 +45,7 @@ class _ScaleFreePrior(Prior):
         return self.of_log_alpha(log_sigma2 - log_square(mean))
 
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
-        return self.of_log_alpha(log_alpha).expand(torch.broadcast_shapes(mean.shape, log_alpha.shape))
+        return self.of_log_alpha(log_alpha).expand_as(mean)
 
 
 class Approximation(StrEnum):

@@ -1,0 +1,150 @@
+"""Questions and actions on whole models: the sum of KL terms, log α, sparsity, pruning, the tied scale."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.nn.families import AdditiveNoise
+from dpvd.nn.layer import VariationalLayer
+
+__all__ = [
+    "LOG_ALPHA_RANGE",
+    "LayerSparsity",
+    "Sparsity",
+    "kl",
+    "log_alpha",
+    "prune",
+    "set_scale",
+    "sparsity",
+]
+
+LOG_ALPHA_RANGE = 8.0
+"""log α is reported within ±8, beyond which a weight is noise, or certain, for every purpose."""
+
+
+def variational_layers(model: nn.Module) -> Iterator[tuple[str, VariationalLayer]]:
+    """Name and layer, each layer once even if the model uses it in several places."""
+    for name, module in model.named_modules():
+        if isinstance(module, VariationalLayer):
+            yield name, module
+
+
+def kl(model: nn.Module) -> Tensor:
+    """The KL divergence of all layers: a scalar, the sum over layers of their sums over weights.
+
+    Edge cases: 0 for a model without variational layers (it still is a tensor, on the model's device).
+    """
+    first = next(model.parameters(), torch.zeros(()))
+    total = torch.zeros((), dtype=first.dtype, device=first.device)
+    for _, layer in variational_layers(model):
+        total = total + layer.kl()
+    return total
+
+
+@torch.no_grad()
+def log_alpha(model: nn.Module) -> dict[str, Tensor]:
+    """log α of every weight by layer name, for display: within ±``LOG_ALPHA_RANGE``, without gradients."""
+    return {
+        name: layer.log_alpha().clamp(-LOG_ALPHA_RANGE, LOG_ALPHA_RANGE)
+        for name, layer in variational_layers(model)
+    }
+
+
+@dataclass(frozen=True)
+class LayerSparsity:
+    """How many of a layer's weights carry nothing but noise.
+
+    >>> LayerSparsity("hidden", weights=200, pruned=150)
+    LayerSparsity(name='hidden', weights=200, pruned=150)
+    >>> LayerSparsity("hidden", weights=200, pruned=150).compression
+    4.0
+    """
+
+    name: str
+    weights: int
+    pruned: int
+
+    @property
+    def fraction(self) -> float:
+        """Pruned weights / all weights; 0 if there are none."""
+        return self.pruned / self.weights if self.weights else 0.0
+
+    @property
+    def compression(self) -> float:
+        """All weights / weights left; ∞ if none are left."""
+        left = self.weights - self.pruned
+        return self.weights / left if left else (float("inf") if self.weights else 1.0)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {self.pruned:,} of {self.weights:,} weights pruned "
+            f"({self.fraction:.1%}, compression {self.compression:.1f}x)"
+        )
+
+
+@dataclass(frozen=True)
+class Sparsity:
+    """Sparsity of a model at a threshold on log α: by layer and in total. Biases are not counted."""
+
+    threshold: float
+    layers: tuple[LayerSparsity, ...]
+
+    @property
+    def total(self) -> LayerSparsity:
+        """All layers taken together."""
+        weights = sum(layer.weights for layer in self.layers)
+        return LayerSparsity("total", weights, sum(layer.pruned for layer in self.layers))
+
+    @property
+    def fraction(self) -> float:
+        return self.total.fraction
+
+    @property
+    def compression(self) -> float:
+        return self.total.compression
+
+    def __str__(self) -> str:
+        return "\n".join(str(layer) for layer in (*self.layers, self.total))
+
+
+@torch.no_grad()
+def sparsity(model: nn.Module, threshold: float = 3.0) -> Sparsity:
+    """Count the weights with log α ≥ threshold (noise more than 4.5 times the weight, at 3).
+
+    Weights already pruned are counted whatever the threshold. Layers whose log α says nothing about single
+    weights, because their rate is given and multiplies (dropout), count as having nothing to prune.
+    """
+    layers = []
+    for name, layer in variational_layers(model):
+        pruned = int((layer.log_alpha() >= threshold).sum()) if layer.prunable else 0
+        layers.append(LayerSparsity(name or "model", layer.weight.numel(), pruned))
+    return Sparsity(threshold, tuple(layers))
+
+
+def prune(model: nn.Module, threshold: float = 3.0) -> Sparsity:
+    """Set weights with log α ≥ threshold to exactly 0 and switch their noise off, in place.
+
+    Guarantees: pruned weights stay pruned, also under further training; doing it twice changes nothing.
+
+    Returns:
+        The sparsity, of which the pruned weights are a part.
+    """
+    for _, layer in variational_layers(model):
+        layer.prune(threshold)
+    return sparsity(model, threshold)
+
+
+def set_scale(model: nn.Module, zeta: float) -> int:
+    """Set the noise scale of all tied layers (additive, one fixed σ per layer) to ζ ≥ 0.
+
+    Returns:
+        How many layers that were.
+    """
+    tied = [
+        layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied
+    ]
+    for layer in tied:
+        layer.set_scale(zeta)
+    return len(tied)
