@@ -62,8 +62,8 @@ def variational(model: nn.Module, layer: LayerName | str = LayerName.ADDITIVE, *
     """Return a copy of the model whose ``nn.Linear`` layers are variational; the model itself is untouched.
 
     Guarantees: weights, biases, ``requires_grad``, device, dtype, mode and hooks are kept, so in eval mode
-    the copy computes what the model does; the noise parameters of a frozen layer are frozen too. A layer used in
-    several places stays one layer, and a weight tied to another kind of module (an embedding) stays tied. No
+    the copy computes what the model does; the noise parameters of a frozen layer are frozen too. A layer
+    used in several places stays one layer, and a weight tied to another kind of module (an embedding) stays tied. No
     random numbers are used up. The copy carries the account of what was done as ``conversion``, which is also
     logged at level INFO.
 

@@ -23,6 +23,7 @@ _KINGMA_CONSTANT = 0.655
 
 _LIMIT = 24.0  # the table spans log α in [-24, 24]; outside the limits are met to 2e-11
 _CELLS_PER_UNIT = 64
+_PIECE = 65_536  # entries looked up at a time: their temporaries fit the cache (3 times as fast)
 
 _Array: TypeAlias = npt.NDArray[np.float64]
 
@@ -76,18 +77,9 @@ class _ExactKL(torch.autograd.Function):
     @staticmethod
     def forward(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
         table = _table_like(log_alpha.dtype, log_alpha.device)
-        t = log_alpha.reshape(-1)
-        position = (t.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
-        cell = position.to(torch.int32).clamp(0, table.shape[1] - 1)
-        u = position - cell  # place within the cell, 0..1; NaN if log α is
-        # Column by column and flat: three times as fast as gathering rows.
-        columns = [column.index_select(0, cell) for column in table]
-        value, slope = _cubic(u, columns[:4]), _cubic(u, columns[4:])
-        # Beyond the table: KL → -½ log α + const as α → 0, and → 0 as α → ∞.
-        value = value + 0.5 * (-_LIMIT - t).clamp_min(0.0)
-        beyond = t > _LIMIT
-        value, slope = value.masked_fill(beyond, 0.0), slope.masked_fill(beyond, 0.0)
-        return value.reshape(log_alpha.shape), slope.reshape(log_alpha.shape)
+        pieces = [_look_up(table, piece) for piece in log_alpha.reshape(-1).split(_PIECE)]
+        values, slopes = zip(*pieces, strict=True)
+        return torch.cat(values).reshape(log_alpha.shape), torch.cat(slopes).reshape(log_alpha.shape)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
@@ -98,6 +90,19 @@ class _ExactKL(torch.autograd.Function):
     def backward(ctx: Any, grad_value: Tensor, _grad_slope: Tensor) -> Tensor:
         slope: Tensor = ctx.saved_tensors[0]
         return grad_value * slope
+
+
+def _look_up(table: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+    """The KL and its slope at t = log α (one dimension)."""
+    position = (t.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
+    cell = position.to(torch.int32).clamp(0, table.shape[1] - 1)
+    u = position - cell  # place within the cell, 0..1; NaN if t is
+    columns = [column.index_select(0, cell) for column in table]
+    value, slope = _cubic(u, columns[:4]), _cubic(u, columns[4:])
+    # Beyond the table: KL → -½ log α + const as α → 0, and → 0 as α → ∞.
+    value = value + 0.5 * (-_LIMIT - t).clamp_min(0.0)
+    beyond = t > _LIMIT
+    return value.masked_fill(beyond, 0.0), slope.masked_fill(beyond, 0.0)
 
 
 def _cubic(u: Tensor, coefficients: list[Tensor]) -> Tensor:
