@@ -6,10 +6,14 @@ divided by the L2 sensitivity *under the relation in force*.
 
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.events import fixed_size_event, poisson_event
+from dpvd.privacy.guarantee import Guarantee
+from dpvd.privacy.ledger import Ledger
 from dpvd.privacy.names import AccountantName, Relation
 
 __all__ = [
     "AccountantName",
+    "Guarantee",
+    "Ledger",
     "Relation",
     "epsilon",
     "epsilon_curve",

@@ -23,8 +23,8 @@ def epsilon(
     event: DpEvent,
     delta: float,
     *,
-    accountant: AccountantName = AccountantName.PLD,
-    relation: Relation = Relation.ADD_OR_REMOVE,
+    accountant: AccountantName | str = AccountantName.PLD,
+    relation: Relation | str = Relation.ADD_OR_REMOVE,
 ) -> float:
     """Return the epsilon at ``delta`` of everything in ``event``.
 
@@ -69,8 +69,8 @@ def noise_multiplier_for(
     delta: float,
     event_for: Callable[[float], DpEvent],
     *,
-    accountant: AccountantName = AccountantName.PLD,
-    relation: Relation = Relation.ADD_OR_REMOVE,
+    accountant: AccountantName | str = AccountantName.PLD,
+    relation: Relation | str = Relation.ADD_OR_REMOVE,
 ) -> float:
     """Return the smallest noise multiplier, up to a tolerance, that keeps within (epsilon, delta).
 
@@ -128,8 +128,8 @@ def steps_for(
     delta: float,
     event_for: Callable[[int], DpEvent],
     *,
-    accountant: AccountantName = AccountantName.PLD,
-    relation: Relation = Relation.ADD_OR_REMOVE,
+    accountant: AccountantName | str = AccountantName.PLD,
+    relation: Relation | str = Relation.ADD_OR_REMOVE,
 ) -> int:
     """Return the largest number of steps that keeps within (epsilon, delta).
 
@@ -167,8 +167,8 @@ def epsilon_curve(
     steps: Sequence[int],
     delta: float,
     *,
-    accountant: AccountantName = AccountantName.PLD,
-    relation: Relation = Relation.ADD_OR_REMOVE,
+    accountant: AccountantName | str = AccountantName.PLD,
+    relation: Relation | str = Relation.ADD_OR_REMOVE,
 ) -> list[float]:
     """Return the epsilon spent after each of the given numbers of steps.
 

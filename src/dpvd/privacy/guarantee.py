@@ -1,0 +1,129 @@
+"""What may be claimed about a run, as data and as a sentence."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from typing import Any
+
+from dpvd.errors import DpvdError, in_unit_interval, non_negative
+from dpvd.privacy.names import AccountantName, Relation
+
+__all__ = ["Guarantee", "round_up"]
+
+_DIGITS = 4
+
+_NEIGHBOURS = {Relation.ADD_OR_REMOVE: "adding or removing one {}", Relation.REPLACE_ONE: "replacing one {}"}
+
+_METHODS = {
+    AccountantName.PLD: "privacy loss distributions",
+    AccountantName.RDP: "Renyi differential privacy",
+    AccountantName.ZCDP: "truncated concentrated differential privacy",
+    AccountantName.ADVANCED: "advanced composition",
+}
+
+
+@dataclass(frozen=True)
+class Guarantee:
+    """A privacy claim with everything it rests on.
+
+    Guarantees: the sentence never states less than ``epsilon``; it names the relation, the sampling, the
+    noise and its source, what is taken as public, and what was tuned on the data.
+
+    Edge cases: an infinite epsilon is legal and reads "Not differentially private".
+
+    Raises:
+        DpvdError: if a number is out of range or a name unknown.
+    """
+
+    epsilon: float
+    delta: float
+    relation: Relation
+    unit: str
+    """What one neighbour has and the other has not, in the singular: "example", "patient"."""
+    accountant: AccountantName
+    sampling: str
+    """How the data of a step are chosen, as the sampler describes itself."""
+    noise_source: str
+    """Where the noise comes from, as the bit source describes itself."""
+    steps: int
+    noise_multiplier: float
+    public: tuple[str, ...] = ()
+    """Facts about the data that the claim does not protect."""
+    tuned: tuple[str, ...] = ()
+    """Choices that were made by looking at the data and are not in the account."""
+
+    def __post_init__(self) -> None:
+        if self.epsilon != math.inf:
+            non_negative(epsilon=self.epsilon)
+        in_unit_interval(delta=self.delta)
+        non_negative(steps=self.steps, noise_multiplier=self.noise_multiplier)
+        object.__setattr__(self, "relation", Relation.parse(self.relation))
+        object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
+        object.__setattr__(self, "public", tuple(self.public))
+        object.__setattr__(self, "tuned", tuple(self.tuned))
+
+    def sentence(self) -> str:
+        """Return the claim in words: what is promised, then what is public and what was tuned."""
+        public = "; ".join(self.public) or "nothing"
+        tuned = "; ".join(self.tuned) + " (not in the account)" if self.tuned else "nothing"
+        return f"{self._claim()} Public: {public}. Tuned on the data: {tuned}."
+
+    def _claim(self) -> str:
+        times = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        how = f"{self.sampling} for {times}"
+        if self.noise_multiplier == 0 and self.steps > 0:
+            return f"Not differentially private: no noise was added; {how}."
+        neighbours = _NEIGHBOURS[self.relation].format(self.unit)
+        basis = (
+            f"{neighbours}; {how}; Gaussian noise of multiplier {_round(self.noise_multiplier, ROUND_FLOOR)} "
+            f"from {self._noise_origin()}; accounted with {_METHODS[self.accountant]}."
+        )
+        if self.epsilon == math.inf:
+            return f"Not differentially private: no finite epsilon holds at delta {self.delta!r}; {basis}"
+        return f"({round_up(self.epsilon)}, {self.delta!r})-differentially private: {basis}"
+
+    def _noise_origin(self) -> str:
+        seeded = self.noise_source.startswith("reproducible")
+        return f"a seeded generator ({self.noise_source})" if seeded else self.noise_source
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data that JSON can hold, with the sentence; an infinite epsilon is written "inf"."""
+        plain = asdict(self)
+        plain.update(
+            epsilon="inf" if self.epsilon == math.inf else self.epsilon,
+            relation=str(self.relation),
+            accountant=str(self.accountant),
+            public=list(self.public),
+            tuned=list(self.tuned),
+            sentence=self.sentence(),
+        )
+        return plain
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> "Guarantee":
+        """Return the guarantee that :meth:`to_dict` wrote; its sentence is made anew, not read.
+
+        Raises:
+            DpvdError: if a field is missing, unknown or out of range.
+        """
+        try:
+            fields = {key: value for key, value in plain.items() if key != "sentence"}
+            return cls(**{**fields, "epsilon": float(plain["epsilon"])})
+        except (KeyError, TypeError) as problem:
+            raise DpvdError(f"not a privacy guarantee: {problem}; write it with Guarantee.to_dict") from None
+
+
+def round_up(epsilon: float) -> str:
+    """Return epsilon with four significant digits, never below its value.
+
+    >>> round_up(0.99951), round_up(33.1037), round_up(1.0), round_up(1e-7), round_up(float("inf"))
+    ('0.9996', '33.11', '1', '1e-07', 'inf')
+    """
+    return "inf" if epsilon == math.inf else _round(epsilon, ROUND_CEILING)
+
+
+def _round(value: float, direction: str) -> str:
+    """Print a number with a few significant digits, rounded in the given direction."""
+    context = Context(prec=_DIGITS, rounding=direction)
+    return f"{float(context.create_decimal(Decimal(repr(float(value))))):g}"

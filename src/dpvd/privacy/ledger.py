@@ -1,0 +1,195 @@
+"""The file that says how many steps have been paid for: charge before release.
+
+One JSON object per line. The first line holds the plan and its fingerprint; each further line one
+charge, ``{"charged": 30, "steps": 10}``: ten more steps, thirty in all.
+
+Why a crash can over-count but never under-count: :meth:`Ledger.charge` returns only after the line,
+newline included, is on disk, and the caller uses nothing of a step before it has returned. A line
+without its newline is therefore a charge that never returned; nothing was released under it, and it is
+ignored. A complete line whose caller died counts, although perhaps nothing was released. Damage of any
+other kind cannot come from a crash, and is an error.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from dpvd.errors import DpvdError, positive_int
+
+__all__ = ["Ledger"]
+
+_VERSION = 1
+
+
+class Ledger:
+    """The charges of one run, append-only; make one with :meth:`create` or :meth:`open`.
+
+    Guarantees: totals only grow, every total is the previous one plus its steps, and a charge is on disk
+    before :meth:`charge` returns. A ledger that something else wrote to meanwhile refuses to charge.
+    """
+
+    def __init__(self, path: Path, plan_json: str, charged: int, end: int, size: int) -> None:
+        self._path = path
+        self._plan_json = plan_json
+        self._charged = charged
+        self._end = end  # bytes of complete lines
+        self._size = size  # bytes of the file, a torn last line included
+
+    @classmethod
+    def create(cls, path: Path | str, plan: Mapping[str, Any]) -> "Ledger":
+        """Start a ledger for this plan.
+
+        Raises:
+            DpvdError: if the file exists or cannot be written, or the plan is not plain JSON data.
+        """
+        path, plan_json = Path(path), _canonical(plan)
+        header = {"fingerprint": _digest(plan_json), "plan": json.loads(plan_json), "version": _VERSION}
+        line = _line(header)
+        try:
+            with open(path, "xb") as file:
+                _write_through(file, line)
+            _sync_folder(path.parent)
+        except FileExistsError:
+            raise DpvdError(
+                f"the ledger {path} exists already; open it to resume that run, or choose another place"
+            ) from None
+        except OSError as problem:
+            raise DpvdError(f"cannot write the ledger {path}: {problem.strerror}") from None
+        return cls(path, plan_json, 0, len(line), len(line))
+
+    @classmethod
+    def open(cls, path: Path | str, plan: Mapping[str, Any] | None = None) -> "Ledger":
+        """Read a ledger, to look at it or to go on charging.
+
+        Args:
+            path: the file.
+            plan: the plan that is to be resumed; None to take whatever the ledger holds.
+
+        Raises:
+            DpvdError: if the file is missing or damaged, or holds another plan than ``plan``.
+        """
+        path = Path(path)
+        try:
+            content = path.read_bytes()
+        except OSError as problem:
+            raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
+        *lines, _torn = content.split(b"\n")  # what follows the last newline: nothing, or a torn line
+        plan_json = _read_header(path, lines)
+        charged = 0
+        for number, line in enumerate(lines[1:], start=2):
+            charged = _read_charge(path, number, line, charged)
+        if plan is not None and _canonical(plan) != plan_json:
+            raise DpvdError(
+                f"the ledger {path} belongs to another plan; resume with the plan it was started with, or "
+                "start a new run"
+            )
+        return cls(path, plan_json, charged, len(content) - len(_torn), len(content))
+
+    def charge(self, steps: int) -> None:
+        """Put ``steps`` more steps on the account; they are on disk when this returns.
+
+        Raises:
+            DpvdError: if steps is not a whole number of at least 1, the file has changed since it was
+                read, or it cannot be written. Nothing may be released then.
+        """
+        positive_int(steps=steps)
+        total = self._charged + steps
+        line = _line({"charged": total, "steps": steps})
+        try:
+            with open(self._path, "r+b") as file:
+                if os.fstat(file.fileno()).st_size != self._size:
+                    raise DpvdError(
+                        f"the ledger {self._path} was written to by something else; only one run may use it"
+                    )
+                file.truncate(self._end)
+                file.seek(self._end)
+                _write_through(file, line)
+        except OSError as problem:
+            raise DpvdError(f"cannot write the ledger {self._path}: {problem.strerror}") from None
+        self._charged = total
+        self._end = self._size = self._end + len(line)
+
+    @property
+    def charged(self) -> int:
+        """How many steps have been paid for."""
+        return self._charged
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        """The plan that the ledger was started with (a copy)."""
+        plan: dict[str, Any] = json.loads(self._plan_json)
+        return plan
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the plan's canonical JSON (sorted keys, no spaces), in hexadecimal."""
+        return _digest(self._plan_json)
+
+
+def _canonical(plan: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(dict(plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError) as problem:
+        raise DpvdError(f"a ledger's plan must be plain JSON data: {problem}") from None
+
+
+def _digest(plan_json: str) -> str:
+    return hashlib.sha256(plan_json.encode()).hexdigest()
+
+
+def _line(entry: dict[str, Any]) -> bytes:
+    return json.dumps(entry, sort_keys=True).encode() + b"\n"
+
+
+def _write_through(file: Any, line: bytes) -> None:
+    file.write(line)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a new file's name durable too, where folders can be synchronised (not on Windows)."""
+    if hasattr(os, "O_DIRECTORY"):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _read_header(path: Path, lines: list[bytes]) -> str:
+    try:
+        header = json.loads(lines[0])
+        version, plan, fingerprint = header["version"], header["plan"], header["fingerprint"]
+    except (IndexError, KeyError, TypeError, ValueError):
+        raise DpvdError(
+            f"{path} does not begin like a ledger; if its run never started, delete it and start again"
+        ) from None
+    if version != _VERSION:
+        raise DpvdError(f"{path} is a ledger of version {version}; this release reads version {_VERSION}")
+    plan_json = _canonical(plan)
+    if _digest(plan_json) != fingerprint:
+        raise DpvdError(f"the plan in the ledger {path} does not match its fingerprint: the file was changed")
+    return plan_json
+
+
+def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
+    """Return the total of one line, having checked it against the total before it."""
+    try:
+        entry = json.loads(line)
+        total, steps = entry["charged"], entry["steps"]
+        positive_int(charged=total, steps=steps)
+    except (KeyError, TypeError, ValueError):
+        raise DpvdError(
+            f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
+        ) from None
+    if total != before + steps:
+        raise DpvdError(
+            f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were charged "
+            "before; two runs may have written to it, and its account cannot be trusted"
+        )
+    charged: int = total
+    return charged
