@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from dpvd.report import render
+
 Record = dict[str, Any]
 
 _SENTENCE = (
@@ -118,6 +120,12 @@ def _complete() -> Record:
         "seconds": 12.3,
         "environment": {"python": "3.11.7", "torch": "2.13.0+cpu", "platform": "Linux-6.1-x86_64", "cpus": 2},
     }
+
+
+@pytest.fixture(scope="session")
+def page() -> str:
+    """The page of the complete record, drawn once."""
+    return render(_complete())
 
 
 @pytest.fixture

@@ -19,13 +19,14 @@ __all__ = ["Illustration", "illustrate", "write_figures", "write_illustrations"]
 
 @dataclass(frozen=True)
 class Illustration:
-    """A drawn figure with the words that go with it."""
+    """A drawn figure, its SVG file and the words that go with it."""
 
     name: str
     title: str
     caption: str
     description: str
     figure: Figure
+    svg: bytes
 
 
 def illustrate(record: Record) -> list[Illustration]:
@@ -35,7 +36,7 @@ def illustrate(record: Record) -> list[Illustration]:
         for name, title, caption, draw, describe in _GALLERY:
             figure = draw(record)
             if figure is not None:
-                drawn.append(Illustration(name, title, caption, describe(record), figure))
+                drawn.append(Illustration(name, title, caption, describe(record), figure, svg_bytes(figure)))
     return drawn
 
 
@@ -56,9 +57,9 @@ def write_illustrations(illustrations: Sequence[Illustration], folder: Path) -> 
     """Write figures that are drawn already, as PNG and SVG."""
     written = []
     for illustration in illustrations:
-        for suffix, encode in ((".png", png_bytes), (".svg", svg_bytes)):
+        for suffix, content in ((".png", png_bytes(illustration.figure)), (".svg", illustration.svg)):
             path = folder / f"{illustration.name}{suffix}"
-            write_atomically(path, encode(illustration.figure))
+            write_atomically(path, content)
             written.append(path)
     return written
 

@@ -13,7 +13,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpvd.report.files import write_atomically
 from dpvd.report.gallery import Illustration, illustrate, write_illustrations
-from dpvd.report.inline import inline_svg, svg_bytes
+from dpvd.report.inline import inline_svg
 from dpvd.report.readings import Record, check_format, finite
 from dpvd.report.wording import (
     is_private,
@@ -23,6 +23,7 @@ from dpvd.report.wording import (
     plain,
     promises,
     rounded_up,
+    statement,
     uncovered,
 )
 
@@ -83,14 +84,14 @@ def _render(record: Record, illustrations: Sequence[Illustration]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawings = [(i, inline_svg(svg_bytes(i.figure), i.name, i.description)) for i in illustrations]
+    drawings = [(i, inline_svg(i.svg, i.name, i.description)) for i in illustrations]
     page = environment.get_template("page.html")
     return page.render(
         title=_title(record),
         subtitle=_subtitle(record),
         private=is_private(record),
         noise_warning=noise_warning(record),
-        sentence=(record.get("guarantee") or {}).get("sentence"),
+        statement=statement(record),
         tiles=_tiles(record),
         promises=promises(record),
         uncovered=uncovered(record),

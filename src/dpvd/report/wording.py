@@ -15,6 +15,7 @@ __all__ = [
     "plain",
     "promises",
     "rounded_up",
+    "statement",
     "uncovered",
 ]
 
@@ -87,6 +88,19 @@ def noise_warning(record: Record) -> str:
     return "Reproducible: not private against whoever knows the seed."
 
 
+def statement(record: Record) -> str:
+    """The record's own privacy sentence, word for word, or what stands in for a missing one."""
+    guarantee = record.get("guarantee") or {}
+    if guarantee.get("sentence"):
+        return str(guarantee["sentence"])
+    if is_private(record):
+        return (
+            f"({rounded_up(guarantee['epsilon'])}, {guarantee['delta']:g})-differentially private. "
+            "The record holds no fuller statement."
+        )
+    return "The record holds no privacy statement. Nothing is promised about the training data."
+
+
 def guess_limit(epsilon: float, delta: float) -> float:
     """Best possible rate of right guesses on whether one example was used, at even odds beforehand.
 
@@ -140,7 +154,7 @@ def uncovered(record: Record) -> list[tuple[str, str]]:
         (
             "The test data",
             "Accuracy, calibration and the confusion matrix on this page are computed from the test "
-            "examples, which no noise protects. Leave those figures out if they are sensitive too.",
+            "examples, which no noise protects. If the test data is sensitive, do not pass them on.",
         ),
         ("Choices made by looking at the data", choices),
         (
@@ -201,12 +215,8 @@ def _delta_words(delta: float, unit: str, examples: object) -> str:
 
 
 def _adversary_words(repeatable: bool) -> str:
-    who = (
-        "Only somebody who can neither know nor guess the seed of the noise; who"
-        if repeatable
-        else "Anyone who"
-    )
+    limit = " cannot repeat the noise (knows no seed and guesses none)," if repeatable else ""
     return (
-        f"{who} sees the released model, knows how it was trained and may know every other training example; "
-        "with any computing power, now or later. Using the model does not weaken the promise."
+        f"Anyone who{limit} sees the released model, knows how it was trained and may know every other "
+        "training example; with any computing power, now or later. Using the model weakens nothing."
     )
