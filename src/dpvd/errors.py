@@ -52,7 +52,7 @@ def in_unit_interval(**named: float) -> None:
             raise DpvdError(f"{name} must lie strictly between 0 and 1, got {value!r}")
 
 
-def choice(value: object, options: type[_Option], name: str) -> _Option:
+def choice(value: str, options: type[_Option], name: str) -> _Option:
     """Return the member of a ``StrEnum`` with this value, or raise naming the allowed ones."""
     try:
         return options(value)

@@ -1,0 +1,49 @@
+"""The forms in which a batch and its losses travel."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+
+__all__ = ["Batch", "LossFn", "as_batch", "batch_size", "per_example_losses", "rows"]
+
+Batch = tuple[Tensor, ...]
+"""Tensors with the examples along their first dimension."""
+
+LossFn = Callable[..., Tensor]
+"""``loss_fn(model, *batch)`` returns one loss per example, shape [B]."""
+
+
+def as_batch(batch: Any) -> Batch:
+    """A tuple of tensors of equal length from a tensor or a sequence of tensors."""
+    tensors = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+    if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
+        raise DpvdError("a batch must be a tensor, or a tuple of tensors, with the examples along the first dimension")
+    if len({len(t) for t in tensors}) > 1:
+        raise DpvdError(f"the tensors of a batch must have equal length, got {[len(t) for t in tensors]}")
+    return tensors
+
+
+def batch_size(batch: Batch) -> int:
+    return len(batch[0])
+
+
+def rows(batch: Batch, which: slice) -> Batch:
+    return tuple(t[which] for t in batch)
+
+
+def per_example_losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tensor:
+    """Call the loss and check that it gave one value per example."""
+    with torch.enable_grad():
+        losses = loss_fn(model, *batch)
+    count = batch_size(batch)
+    if not isinstance(losses, Tensor) or losses.shape != (count,):
+        got = f"shape {list(losses.shape)}" if isinstance(losses, Tensor) else type(losses).__name__
+        raise DpvdError(
+            f"the loss must be one value per example, shape [{count}], got {got}: "
+            "leave the reduction out (reduction='none'), and sum over everything but the batch"
+        )
+    return losses

@@ -1,0 +1,110 @@
+"""What private training refuses, and the proof by example that the rest is treated rightly."""
+
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.grads.batches import Batch, LossFn, batch_size, rows
+from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipping import Clipping, ClippingMode
+from dpvd.grads.groups import Grouping
+from dpvd.grads.loop import loop
+from dpvd.nn import noise_from, sampling
+
+__all__ = ["Disagreement", "refuse_coupling", "verify"]
+
+log = logging.getLogger("dpvd")
+
+Engine = Callable[[nn.Module, LossFn, Batch, Clipping, Grouping], ClippedSum]
+
+VERIFIED_ROWS = 3
+
+
+class Disagreement(Exception):
+    """An engine's norms differ from the oracle's on the first rows of a batch."""
+
+
+def refuse_coupling(model: nn.Module) -> None:
+    """Raise if a module computes statistics over the batch: one example would then change all others' gradients."""
+    for name, module in model.named_modules():
+        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
+        keeps_statistics = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
+        if (batch_norm and (module.training or not module.track_running_stats)) or (
+            keeps_statistics and module.training
+        ):
+            what = "normalises with statistics of the whole batch" if batch_norm else "keeps running statistics"
+            raise DpvdError(
+                f"{type(module).__name__} at {name!r} {what}: an example then reaches beyond its own clipped gradient "
+                "and the guarantee is void. Replace it by nn.GroupNorm (or nn.LayerNorm), or put it in eval mode "
+                "with statistics from public data"
+            )
+
+
+def verify(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> None:
+    """Compare an engine with the oracle on the first rows of a batch.
+
+    This catches what no list of module types can: a custom module that mixes examples, a batch that is not the
+    first dimension, a weight that is used behind the engine's back.
+
+    Raises:
+        DpvdError: if the loss of an example depends on the other examples in the batch.
+        Disagreement: if the engine's norms are not the oracle's.
+    """
+    few = rows(batch, slice(0, min(VERIFIED_ROWS, batch_size(batch))))
+    with _ordinary_dropout_off(model), torch.random.fork_rng(devices=[]):
+        if not _reproducible(model, loss_fn, few):
+            log.warning("the model draws random numbers of its own: its gradients cannot be checked against the oracle")
+            return
+        ours, truth = (_with_same_noise(e, model, loss_fn, few, grouping) for e in (engine, loop))
+        alone = torch.cat([_losses(model, loss_fn, rows(few, slice(i, i + 1))) for i in range(batch_size(few))])
+        joint = _losses(model, loss_fn, few)
+    if not _agree(joint, alone):
+        raise DpvdError(
+            "the loss of an example changes when other examples join its batch: something in the model or the loss "
+            "mixes examples, so that clipping cannot bound what one of them contributes. Remove the mixing "
+            "(statistics, attention or softmax over the batch dimension)"
+        )
+    if not _agree(ours, truth):
+        raise Disagreement("per-example norms differ from those of the oracle")
+
+
+def _with_same_noise(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
+    """Norms under a stream of noise that begins anew with each call, and is not the caller's: checking must not
+    move that one, or a resumed run would differ from an unbroken one."""
+    stream = torch.Generator(next(iter(grouping.parameters.values())).device).manual_seed(0)
+    with noise_from(stream):
+        return engine(model, loss_fn, batch, Clipping(ClippingMode.NONE), grouping).norms
+
+
+def _losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tensor:
+    with torch.no_grad(), sampling(False):
+        return loss_fn(model, *batch).detach()
+
+
+def _reproducible(model: nn.Module, loss_fn: LossFn, batch: Batch) -> bool:
+    return torch.equal(_losses(model, loss_fn, batch).nan_to_num(), _losses(model, loss_fn, batch).nan_to_num())
+
+
+def _agree(ours: Tensor, truth: Tensor) -> bool:
+    tolerance = torch.finfo(truth.dtype).eps ** 0.5 * 10  # 3e-3 in float32, 1e-7 in float64
+    finite = torch.isfinite(truth)
+    same_places = torch.equal(finite, torch.isfinite(ours))
+    scale = truth[finite].abs().max() if finite.any() else truth.new_tensor(1.0)
+    return same_places and bool(((ours - truth)[finite].abs() <= tolerance * (scale + 1e-6)).all())
+
+
+@contextmanager
+def _ordinary_dropout_off(model: nn.Module) -> Iterator[None]:
+    """torch's own dropout draws from a stream that cannot be replayed row by row; it never couples examples."""
+    layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
+    for layer in layers:
+        layer.training = False
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.training = True

@@ -1,0 +1,89 @@
+"""Checkpoints: one safetensors file, written whole or not at all. No pickle."""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from dpvd.errors import DpvdError
+
+__all__ = ["Checkpoint", "pack_optimizer", "restore_optimizer"]
+
+FORMAT = "dpvd-checkpoint-1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a run needs to go on: tensors by name, and plain facts.
+
+    Guarantees:
+        ``save`` replaces the old file in one move, after the new one is on disk.
+        ``load`` returns what was saved, or raises.
+    """
+
+    tensors: dict[str, Tensor]
+    facts: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write to ``path``, replacing what is there only when the new file is complete."""
+        partial = path.with_name(path.name + ".partial")
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
+        save_file(tensors, partial, metadata={"format": FORMAT, "facts": json.dumps(self.facts)})
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+
+    @classmethod
+    def load(cls, path: Path) -> "Checkpoint":
+        """Read a checkpoint.
+
+        Raises:
+            DpvdError: if the file is missing, cut short, damaged or of another kind.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                metadata = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            if metadata.get("format") != FORMAT:
+                raise DpvdError(f"{path} is not a checkpoint of this program")
+            return cls(tensors, json.loads(metadata["facts"]))
+        except FileNotFoundError:
+            raise DpvdError(f"there is no checkpoint at {path}: start the run again without resuming") from None
+        except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+            raise DpvdError(
+                f"the checkpoint {path} is damaged ({error}): restore it from a copy, or start a new run"
+            ) from error
+
+    def part(self, prefix: str) -> dict[str, Tensor]:
+        """The tensors whose names begin with ``prefix.``, without it."""
+        start = prefix + "."
+        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+
+
+def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """An optimizer's state as named tensors and plain facts."""
+    state = optimizer.state_dict()
+    tensors: dict[str, Tensor] = {}
+    plain: dict[str, Any] = {}
+    for index, entries in state["state"].items():
+        for key, value in entries.items():
+            (tensors if isinstance(value, Tensor) else plain)[f"{index}.{key}"] = value
+    return tensors, {"plain": plain, "groups": state["param_groups"]}
+
+
+def restore_optimizer(
+    optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
+) -> None:
+    """Put back what ``pack_optimizer`` gave."""
+    state: dict[int, dict[str, Any]] = {}
+    for name, value in (*tensors.items(), *facts["plain"].items()):
+        index, key = name.split(".", 1)
+        state.setdefault(int(index), {})[key] = value
+    optimizer.load_state_dict({"state": state, "param_groups": facts["groups"]})

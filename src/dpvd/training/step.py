@@ -1,0 +1,142 @@
+"""One private step, on one screen."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.grads import LossFn, clipped_grad, sensitivity
+from dpvd.mechanisms import BitSource, add_gaussian
+from dpvd.nn import AdditiveLinear, kl, set_scale
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import AccountantName, Guarantee, Ledger
+
+__all__ = ["PrivateStep"]
+
+
+class PrivateStep:
+    """Takes the steps of a plan, and no more than the plan has.
+
+    With any torch optimizer, one call is
+
+        G  = Σ_i clip(∇ loss_i) + N(0, (zΔ)²)           the noisy sum: all that is ever learnt of the batch
+        g  = G / S + w ∇KL / N                          S: the plan's batch size; N: its number of examples
+        optimizer step on g
+
+    which with plain SGD is the sound form of Algorithm 1: φ ← φ - η g carries noise of standard deviation
+    ζ = ηzΔ/S, and layers whose scale is tied sample their weights with that same ζ in the forward pass.
+
+    Guarantees:
+        A step is charged, in the ledger if there is one, before its batch is touched.
+        The noise is scaled by the sensitivity of the clipping that ran.
+        The sum is divided by the plan's batch size, not by the number of examples drawn.
+        The KL term, which does not depend on the data, is added after the noise and is not clipped.
+
+    Args:
+        model: the network; variational layers are welcome, not needed.
+        loss_fn: ``loss_fn(model, *batch)``, one value per example.
+        plan: what may be done to the data; batches must come from ``plan.batches``.
+        optimizer: any torch optimizer over the model's parameters.
+        kl_weight: w as a function of the step; None leaves the KL term out.
+        ledger: where steps are charged; in memory only if None.
+        noise: stream of random bits; the plan's own if None.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        plan: PrivacyPlan,
+        optimizer: torch.optim.Optimizer,
+        *,
+        kl_weight: Callable[[int], float] | None = None,
+        ledger: Ledger | None = None,
+        noise: BitSource | None = None,
+    ) -> None:
+        self.model, self.loss_fn, self.plan, self.optimizer = model, loss_fn, plan, optimizer
+        self.kl_weight = kl_weight
+        self.ledger = ledger
+        self.noise = plan.bits("noise") if noise is None else noise
+        self.taken = 0  # optimizer steps
+        self.charged = 0 if ledger is None else ledger.charged  # steps paid for: never fewer than were taken
+        self._prepaid = 0
+        # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
+        self._block = 1 if ledger is None else max(1, plan.steps // 100)
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._tied = self._check_tied()
+
+    def __call__(self, batch: Any) -> None:
+        """Take one step on a batch drawn by ``plan.batches``.
+
+        Raises:
+            DpvdError: if the plan's steps are used up; nothing of the batch has been used then.
+        """
+        self._charge()
+        self._tie_scale()
+        if self.plan.private:
+            clipped = clipped_grad(self.model, self.loss_fn, batch, clipping=self.plan.clipping)
+            add_gaussian(clipped.grads, self.plan.noise_std(clipped.sensitivity(self.plan.relation)), self.noise)
+            gradients = {
+                name: total * clipped.jacobian.get(name, 1.0) / self.plan.batch_size
+                for name, total in clipped.grads.items()
+            }
+        else:
+            gradients = self._ordinary_gradients(batch)
+        self._add_kl(gradients)
+        for name, parameter in self.parameters.items():
+            parameter.grad = gradients[name]
+        self.optimizer.step()
+        self.taken += 1
+
+    def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
+        """The privacy statement for the steps charged so far."""
+        return self.plan.guarantee(delta, accountant, steps=self.charged)
+
+    def _charge(self) -> None:
+        """Pay for this step; with a ledger, for a block of steps at once, on disk before this returns."""
+        if self._prepaid == 0:
+            block = min(self._block, self.plan.steps - self.charged)
+            if block <= 0:
+                raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
+            if self.ledger is not None:
+                self.ledger.charge(block)
+            self.charged += block
+            self._prepaid = block
+        self._prepaid -= 1
+
+    def _tie_scale(self) -> None:
+        """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
+        if self._tied:
+            (group,) = self.optimizer.param_groups
+            reach = sensitivity(self.model, self.plan.clipping, self.plan.relation)
+            set_scale(self.model, group["lr"] * self.plan.noise_std(reach) / self.plan.batch_size)
+
+    def _ordinary_gradients(self, batch: Any) -> dict[str, Tensor]:
+        """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
+        loss = self.loss_fn(self.model, *batch).sum() / self.plan.batch_size
+        found = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
+        return dict(zip(self.parameters, found, strict=True))
+
+    def _add_kl(self, gradients: dict[str, Tensor]) -> None:
+        weight = 0.0 if self.kl_weight is None else self.kl_weight(self.taken)
+        divergence = kl(self.model) if weight > 0 else None
+        if divergence is None or not divergence.requires_grad:
+            return
+        found = torch.autograd.grad(divergence, list(self.parameters.values()), allow_unused=True)
+        for name, gradient in zip(self.parameters, found, strict=True):
+            if gradient is not None:
+                gradients[name] = gradients[name] + gradient * (weight / self.plan.examples)
+
+    def _check_tied(self) -> bool:
+        """Whether layers' scale follows the privacy noise; the optimizer must then pass it on as it is."""
+        if not any(layer.tied for layer in self.model.modules() if isinstance(layer, AdditiveLinear)):
+            return False
+        if not isinstance(self.optimizer, torch.optim.SGD) or len(self.optimizer.param_groups) != 1:
+            raise DpvdError(
+                "the model ties its dropout noise to the privacy noise, which is known only for torch.optim.SGD with "
+                f"one parameter group (momentum is fine), not for {type(self.optimizer).__name__} with "
+                f"{len(self.optimizer.param_groups)}. Use that, or learned scales"
+            )
+        return True
