@@ -28,9 +28,7 @@ def test_an_epsilon_is_never_printed_below_its_value(epsilon: float) -> None:
 
 
 @given(st.floats(0.0, 10.0), st.floats(0.0, 0.1), st.floats(0.0, 1.0))
-def test_no_allowed_test_guesses_better_than_the_limit(
-    epsilon: float, delta: float, false_positive: float
-) -> None:
+def test_no_allowed_test_guesses_better_than_the_limit(epsilon: float, delta: float, false_positive: float) -> None:
     """The best true positive rate that (ε, δ) allows at a false positive rate never beats the limit."""
     best = min(
         1.0,
@@ -65,9 +63,7 @@ def test_a_large_epsilon_is_called_little_protection(record: Record) -> None:
 
 
 @pytest.mark.parametrize(("delta", "warned"), [(1e-5, False), (1 / 1437, True), (0.01, True)])
-def test_a_delta_that_would_allow_disclosure_is_called_out(
-    record: Record, delta: float, warned: bool
-) -> None:
+def test_a_delta_that_would_allow_disclosure_is_called_out(record: Record, delta: float, warned: bool) -> None:
     record["guarantee"]["delta"] = delta
     text = dict(promises(record))[f"What δ = {delta:g} means"]
     assert ("Caution" in text) is warned
