@@ -85,14 +85,10 @@ remove or repair them
     if y.ndim != 1 or y.dtype != torch.int64:
         raise DpvdError(f"labels must be one int64 per example, got shape {tuple(y.shape)} of {y.dtype}")
     if x.ndim < 2 or len(x) != len(y):
-        raise DpvdError(
-            f"there are {len(y)} labels, so inputs must be {len(y)} rows, got shape {tuple(x.shape)}"
-        )
+        raise DpvdError(f"inputs must be one row for each of {len(y)} labels, got shape {tuple(x.shape)}")
     if x.numel() == 0:
         raise DpvdError(f"the data is empty: inputs have shape {tuple(x.shape)}")
-    if not torch.isfinite(
-        torch.stack(torch.aminmax(x))
-    ).all():  # one quick pass
+    if not torch.isfinite(torch.stack(torch.aminmax(x))).all():  # one quick pass
         _refuse_rows(~torch.isfinite(x).reshape(len(x), -1).all(dim=1), "the inputs contain NaN or infinity")
     _refuse_rows((y < 0) | (y >= classes), f"the labels are outside 0 to {classes - 1}")
 

@@ -11,12 +11,8 @@ from dpvd.errors import DpvdError
 
 __all__ = ["download", "write_atomically"]
 
-_LARGEST_FILE = 64 << 20  # bytes: a mirror that sends more is not sending what was asked for
 
-
-def download(
-    name: str, mirrors: Sequence[str], target: Path, check: Callable[[bytes], object], timeout: float
-) -> None:
+def download(name: str, mirrors: Sequence[str], target: Path, check: Callable[[bytes], object], timeout: float) -> None:
     """Fetch ``name`` from the first mirror whose answer passes ``check``, and store it as ``target``.
 
     Guarantees:
@@ -37,7 +33,7 @@ def download(
     for mirror in mirrors:
         try:
             with urllib.request.urlopen(mirror + name, timeout=timeout) as answer:
-                content = answer.read(_LARGEST_FILE)
+                content = answer.read()  # to the end: a read of a given size would not notice a lost one
             check(content)
         except (OSError, http.client.HTTPException, DpvdError) as error:
             reasons.append(f"{mirror}: {error or type(error).__name__}")

@@ -32,9 +32,7 @@ _FILES = {
 _CLASSES = 10
 
 
-def load_mnist(
-    data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS, timeout: float = 15.0
-) -> Dataset:
+def load_mnist(data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS, timeout: float = 15.0) -> Dataset:
     """Return MNIST from files on disk, or from a public mirror when there are none.
 
     Each of the four idx files, plain or ``.gz``, is looked for in ``data_dir``, ``data_dir/mnist``,
