@@ -135,9 +135,7 @@ def _tiles(record: Record) -> list[tuple[str, str, str]]:
     else:
         tiles.append(("Privacy spent, ε", "∞", "no limit on what the model may reveal"))
     if finite(test.get("calibration_error")):
-        tiles.append(
-            ("Calibration error", percent(test["calibration_error"]), "mean gap of confidence and accuracy")
-        )
+        tiles.append(("Calibration error", percent(test["calibration_error"]), "mean gap of confidence and accuracy"))
     if finite(record.get("seconds")):
         tiles.append(("Training time", _duration(record["seconds"]), ""))
     return tiles
@@ -171,7 +169,5 @@ def _tables(record: Record) -> list[tuple[str, str, list[tuple[str, str]]]]:
         ("Environment", "Where it ran.", record.get("environment")),
     )
     return [
-        (name, note, [(label(key), plain(item)) for key, item in rows.items()])
-        for name, note, rows in named
-        if rows
+        (name, note, [(label(key), plain(item)) for key, item in rows.items()]) for name, note, rows in named if rows
     ]

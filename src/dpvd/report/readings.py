@@ -30,9 +30,7 @@ def check_format(record: Record) -> None:
         raise DpvdError(f"a run record must be a JSON object, got {type(record).__name__}; read record.json")
     found = record.get("format", _FORMAT)
     if found != _FORMAT:
-        raise DpvdError(
-            f"record format must be {_FORMAT}, got {found!r}; use the version of dpvd that wrote it"
-        )
+        raise DpvdError(f"record format must be {_FORMAT}, got {found!r}; use the version of dpvd that wrote it")
 
 
 def finite(value: object) -> TypeGuard[float]:

@@ -191,11 +191,7 @@ def _relation_words(relation: str, unit: str) -> str:
 
 def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     limit = math.ceil(1000 * guess_limit(epsilon, delta) - 1e-9) / 10
-    factor = (
-        f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)"
-        if epsilon < 20
-        else ""
-    )
+    factor = f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)" if epsilon < 20 else ""
     words = (
         f"Somebody who would otherwise toss a coin on the question above, and who sees the trained model, "
         f"answers it correctly at most {limit:.1f}\N{NO-BREAK SPACE}% of the time, whatever else "
