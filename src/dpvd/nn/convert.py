@@ -63,9 +63,9 @@ def variational(model: nn.Module, layer: LayerName | str = LayerName.ADDITIVE, *
 
     Guarantees: weights, biases, ``requires_grad``, device, dtype, mode and hooks are kept, so in eval mode
     the copy computes what the model does; the noise parameters of a frozen layer are frozen too. A layer
-    used in several places stays one layer, and a weight tied to another kind of module (an embedding) stays tied. No
-    random numbers are used up. The copy carries the account of what was done as ``conversion``, which is also
-    logged at level INFO.
+    used in several places stays one layer, and a weight tied to another kind of module (an embedding) stays
+    tied. No random numbers are used up. The copy carries the account of what was done as ``conversion``,
+    which is also logged at level INFO.
 
     Edge cases: only the exact class ``nn.Linear`` is converted; subclasses and reparametrised layers, whose
     weight is not a plain parameter, are left.
@@ -86,9 +86,7 @@ def variational(model: nn.Module, layer: LayerName | str = LayerName.ADDITIVE, *
     copied = copy.deepcopy(model)
     plain = {name: linear for name, linear in copied.named_modules() if _is_plain(linear)}
     _refuse(model, plain)
-    replacements: dict[nn.Module, DenseMap] = {
-        module: _converted(cls, module, options) for module in plain.values()
-    }
+    replacements: dict[nn.Module, DenseMap] = {module: _converted(cls, module, options) for module in plain.values()}
     for parent in list(copied.modules()):
         for name, child in parent._modules.items():  # named_children() would skip the repeats of a child
             if child in replacements:

@@ -187,8 +187,7 @@ class MultiplicativeNoise(VariationalLayer):
 
     def extra_repr(self) -> str:
         return (
-            f"{super().extra_repr()}, kind={self.kind}, rates={self.rates}, learned={self.learned}, "
-            f"prior={self.prior}"
+            f"{super().extra_repr()}, kind={self.kind}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
         )
 
 
@@ -204,7 +203,7 @@ def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
             "or overfits (Hron et al., arXiv:1711.02989, arXiv:1807.01969); use kind='B', learned=False "
             "or another prior ('ard', 'gaussian')",
             UserWarning,
-            stacklevel=5,
+            stacklevel=4,
         )
 
 

@@ -109,9 +109,7 @@ class VariationalLayer(nn.Module, ABC):
         kept = state_dict.get(prefix + "kept")
         self.kept = None if kept is None else torch.empty_like(self.weight, dtype=torch.bool)
         missing: list[str] = []
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
         extra = {prefix + name for name in self.noise_state}
         from_plain_layer = extra <= set(missing)
         missing_keys.extend(key for key in missing if not (from_plain_layer and key in extra))

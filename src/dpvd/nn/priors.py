@@ -56,7 +56,7 @@ class Approximation(StrEnum):
     MOLCHANOV = "molchanov"
     """Sigmoid fit, within 0.0094, for all α."""
     KINGMA = "kingma"
-    """Cubic, within 0.020, for α ≤ 1; log α is projected to at most 0."""
+    """Cubic, within 0.0203, for α ≤ 1; log α is projected to at most 0."""
 
 
 _LOG_UNIFORM_KL = {

@@ -47,8 +47,7 @@ def kl(model: nn.Module) -> Tensor:
 def log_alpha(model: nn.Module) -> dict[str, Tensor]:
     """log α of every weight by layer name, for display: within ±``LOG_ALPHA_RANGE``, without gradients."""
     return {
-        name: layer.log_alpha().clamp(-LOG_ALPHA_RANGE, LOG_ALPHA_RANGE)
-        for name, layer in variational_layers(model)
+        name: layer.log_alpha().clamp(-LOG_ALPHA_RANGE, LOG_ALPHA_RANGE) for name, layer in variational_layers(model)
     }
 
 
@@ -142,9 +141,7 @@ def set_scale(model: nn.Module, zeta: float) -> int:
     Returns:
         How many layers that were.
     """
-    tied = [
-        layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied
-    ]
+    tied = [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied]
     for layer in tied:
         layer.set_scale(zeta)
     return len(tied)
