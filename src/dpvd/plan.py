@@ -3,8 +3,6 @@
 The engine executes the plan and the accountant reads the same plan, so they cannot disagree.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
@@ -230,8 +228,3 @@ class PrivacyPlan:
         if set(values) != known:
             raise DpvdError(f"not a privacy plan: fields {sorted(set(values) ^ known)} are missing or unknown")
         return cls(**{**values, "clipping": Clipping.from_dict(values["clipping"])})
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the plan: two runs with the same fingerprint do the same to the data."""
-        return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()

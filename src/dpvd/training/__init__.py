@@ -1,0 +1,23 @@
+"""Training: one auditable step, and the loop around it."""
+
+from dpvd.training.averaging import IterateAverage
+from dpvd.training.checkpoint import Checkpoint
+from dpvd.training.fit import FitResult, Progress, fit
+from dpvd.training.losses import cross_entropy
+from dpvd.training.recipe import OptimizerKind, Recipe
+from dpvd.training.schedules import Decay, Schedule
+from dpvd.training.step import PrivateStep
+
+__all__ = [
+    "Checkpoint",
+    "Decay",
+    "FitResult",
+    "IterateAverage",
+    "OptimizerKind",
+    "PrivateStep",
+    "Progress",
+    "Recipe",
+    "Schedule",
+    "cross_entropy",
+    "fit",
+]

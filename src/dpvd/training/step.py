@@ -61,6 +61,7 @@ class PrivateStep:
         self.noise = plan.bits("noise") if noise is None else noise
         self.taken = 0  # optimizer steps
         self.charged = 0 if ledger is None else ledger.charged  # steps paid for: never fewer than were taken
+        self.zeta = 0.0  # the scale that tied layers had in the last step
         self._prepaid = 0
         # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
@@ -90,6 +91,11 @@ class PrivateStep:
         self.optimizer.step()
         self.taken += 1
 
+    @property
+    def position(self) -> int:
+        """How many of the plan's steps are gone: taken, or charged to an earlier start and lost."""
+        return self.charged - self._prepaid
+
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
         """The privacy statement for the steps charged so far."""
         return self.plan.guarantee(delta, accountant, steps=self.charged)
@@ -111,7 +117,8 @@ class PrivateStep:
         if self._tied:
             (group,) = self.optimizer.param_groups
             reach = sensitivity(self.model, self.plan.clipping, self.plan.relation)
-            set_scale(self.model, group["lr"] * self.plan.noise_std(reach) / self.plan.batch_size)
+            self.zeta = group["lr"] * self.plan.noise_std(reach) / self.plan.batch_size
+            set_scale(self.model, self.zeta)
 
     def _ordinary_gradients(self, batch: Any) -> dict[str, Tensor]:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
@@ -120,9 +127,11 @@ class PrivateStep:
         return dict(zip(self.parameters, found, strict=True))
 
     def _add_kl(self, gradients: dict[str, Tensor]) -> None:
-        weight = 0.0 if self.kl_weight is None else self.kl_weight(self.taken)
-        divergence = kl(self.model) if weight > 0 else None
-        if divergence is None or not divergence.requires_grad:
+        weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position - 1)
+        if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
+            return
+        divergence = kl(self.model)
+        if not divergence.requires_grad:
             return
         found = torch.autograd.grad(divergence, list(self.parameters.values()), allow_unused=True)
         for name, gradient in zip(self.parameters, found, strict=True):

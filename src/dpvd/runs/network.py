@@ -1,0 +1,100 @@
+"""The networks that runs train: the paper's single hidden layer, by method."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpvd.errors import DpvdError, choice, positive_int
+from dpvd.nn import variational
+
+__all__ = ["Method", "NetworkSpec", "Scale"]
+
+
+class Method(StrEnum):
+    """How a run trains."""
+
+    DPVD = "dpvd"
+    """Differentially private variational dropout: Algorithm 1."""
+    SVI = "svi"
+    """The paper's baseline without dropout: point weights under a Gaussian prior, private."""
+    DPSGD = "dpsgd"
+    """Private stochastic gradient descent (Abadi et al.): no prior, no dropout."""
+    NONE = "none"
+    """Ordinary training, without privacy."""
+
+
+class Scale(StrEnum):
+    """Where the scale ζ of the weights' posterior comes from."""
+
+    PRIVACY = "privacy"
+    """Tied to the privacy noise of each step: Algorithm 1."""
+    LEARNED = "learned"
+    """Trained by stochastic variational inference, privately, one for each weight."""
+    FIXED = "fixed"
+    """Gaussian dropout with a given rate."""
+    NONE = "none"
+    """No scale: weights are points."""
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A fully connected ReLU network with one hidden layer, and the noise on its weights.
+
+    Args:
+        features: number of inputs.
+        hidden: hidden units.
+        classes: outputs.
+        scale: where the posterior's scale comes from.
+        rate: dropout rate of the fixed scale.
+        prior: name of the prior of the KL term.
+    """
+
+    features: int
+    hidden: int
+    classes: int
+    scale: Scale = Scale.NONE
+    rate: float = 0.1
+    prior: str = "log-uniform"
+
+    def __post_init__(self) -> None:
+        positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
+        object.__setattr__(self, "scale", choice(self.scale, Scale, "scale"))
+
+    def build(self, seed: int = 0) -> nn.Module:
+        """The network with its initial weights, which follow from the seed alone."""
+        generator = torch.Generator().manual_seed(seed)
+        first, last = nn.Linear(self.features, self.hidden), nn.Linear(self.hidden, self.classes)
+        with torch.no_grad():
+            first.weight.normal_(0, self.features**-0.5, generator=generator)
+            last.weight.zero_()  # the first steps then move the outputs only by what the data says
+            first.bias.zero_()
+            last.bias.zero_()
+        plain = nn.Sequential(first, nn.ReLU(), last)
+        match self.scale:
+            case Scale.PRIVACY:
+                return variational(plain, "additive", rates="layer", learned=False, prior=self.prior)
+            case Scale.LEARNED:
+                return variational(plain, "additive", prior=self.prior)
+            case Scale.FIXED:
+                return variational(plain, "gaussian", rate=self.rate)
+            case Scale.NONE:
+                return plain
+
+    @property
+    def parameters(self) -> int:
+        """How many weights and biases there are."""
+        return (self.features + 1) * self.hidden + (self.hidden + 1) * self.classes
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"scale": str(self.scale)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "NetworkSpec":
+        known = {f.name for f in fields(cls)}
+        if set(values) != known:
+            raise DpvdError(f"not a network: fields {sorted(set(values) ^ known)} are missing or unknown")
+        return cls(**values)

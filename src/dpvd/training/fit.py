@@ -1,0 +1,240 @@
+"""Training from beginning to end: steps, schedules, averaging, evaluation, ledger and checkpoints."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError, positive_int
+from dpvd.grads import LossFn
+from dpvd.mechanisms import BitSource, SeededBits
+from dpvd.nn import noise_from
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon_curve
+from dpvd.training.averaging import IterateAverage
+from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimizer
+from dpvd.training.losses import cross_entropy
+from dpvd.training.recipe import Recipe
+from dpvd.training.step import PrivateStep
+
+__all__ = ["FitResult", "Progress", "fit"]
+
+LEDGER, CHECKPOINT = "ledger.jsonl", "checkpoint.safetensors"
+
+Evaluate = Callable[[nn.Module], Mapping[str, float]]
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run stands, for progress displays.
+
+    ``epsilon`` is never below what the steps so far have spent; between evaluations it is that of the next one.
+    ``metrics`` are those of the last evaluation: they come from evaluation data, never from the training data.
+    """
+
+    step: int
+    steps: int
+    epoch: float
+    epsilon: float
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What training gives back. ``model`` holds the averaged parameters and is in eval mode."""
+
+    model: nn.Module
+    guarantee: Guarantee
+    history: list[dict[str, float]]
+    steps: int
+    seconds: float
+
+
+def fit(
+    model: nn.Module,
+    data: tuple[Tensor, ...],
+    plan: PrivacyPlan,
+    recipe: Recipe,
+    *,
+    delta: float,
+    accountant: AccountantName | str = AccountantName.PLD,
+    loss_fn: LossFn = cross_entropy,
+    evaluate: Evaluate | None = None,
+    evaluations: int = 20,
+    folder: Path | None = None,
+    resume: bool = False,
+    generator: torch.Generator | None = None,
+    on_step: Callable[[Progress], None] | None = None,
+) -> FitResult:
+    """Train a model under a plan.
+
+    Guarantees:
+        Batches come from the plan's sampler, every step is charged before it is taken, and training stops before
+        the plan's budget is passed. The returned guarantee is for all steps that were charged.
+        A run that is resumed never takes more steps than were left when it stopped: steps that were charged
+        but lost in a crash stay charged.
+
+    Args:
+        model: trained in place.
+        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after the model.
+        plan: what may be done to the data.
+        recipe: how to optimise.
+        delta: δ of the guarantee.
+        accountant: the accountant of the guarantee.
+        loss_fn: one value per example.
+        evaluate: called with the (averaged) model at the evaluation points; what it returns enters the history.
+            It must not look at the training data: what it prints or stores is outside the account.
+        evaluations: how many evaluation points; checkpoints are written there too.
+        folder: where ledger and checkpoint are kept; nothing is written if None.
+        resume: go on from what lies in the folder.
+        generator: where the layers' noise comes from (it does not protect anything, so it may be seeded).
+        on_step: called after every step.
+
+    Raises:
+        DpvdError: if the data does not fit the plan, the folder holds another run, or its files are damaged.
+    """
+    positive_int(evaluations=evaluations)
+    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume)
+    points = sorted({max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)})
+    spent = epsilon_curve(plan.event, points, delta, accountant=accountant, relation=plan.relation)
+    budget = dict(zip(points, spent, strict=True))
+    started = time.monotonic()
+    model.train()
+    try:
+        for batch in plan.batches(data, bits=run.sampling, start=run.step.position):
+            run.take(batch)
+            if run.step.position in budget:
+                run.evaluate(evaluate, budget[run.step.position])
+                run.save()
+            if on_step is not None:
+                on_step(run.progress(budget))
+    except KeyboardInterrupt:
+        run.save()
+        raise
+    run.average.apply()
+    model.eval()
+    guarantee = run.step.guarantee(delta, accountant)
+    return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
+
+
+class _Run:
+    """The moving parts of one run, and how they are put on disk and taken up again."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: PrivacyPlan,
+        recipe: Recipe,
+        loss_fn: LossFn,
+        generator: torch.Generator | None,
+        folder: Path | None,
+        resume: bool,
+    ) -> None:
+        self.model, self.plan, self.recipe, self.folder = model, plan, recipe, folder
+        self.generator = torch.Generator() if generator is None else generator
+        if generator is None:
+            self.generator.seed()
+        self.noise, self.sampling = plan.bits("noise"), plan.bits("sampling")
+        self.schedule = recipe.schedule(plan)
+        self.average = IterateAverage(model)
+        self.history: list[dict[str, float]] = []
+        ledger = _open_ledger(plan, folder, resume)
+        self.step = PrivateStep(
+            model,
+            loss_fn,
+            plan,
+            recipe.make_optimizer(model.parameters()),
+            kl_weight=recipe.kl_schedule(plan),
+            ledger=ledger,
+            noise=self.noise,
+        )
+        if resume:
+            self._restore()
+
+    def take(self, batch: tuple[Tensor, ...]) -> None:
+        for group in self.step.optimizer.param_groups:
+            group["lr"] = self.schedule(self.step.position)
+        with noise_from(self.generator):
+            self.step(batch)
+        if self.step.position > self.recipe.average_from(self.plan):
+            self.average.update(self.step.zeta)
+
+    def evaluate(self, evaluate: Evaluate | None, epsilon: float) -> None:
+        entry = {"epoch": self._epoch(), "step": self.step.position, "epsilon": epsilon}
+        if evaluate is not None:
+            with self.average.applied():
+                self.model.eval()
+                entry |= evaluate(self.model)
+                self.model.train()
+        self.history.append(entry)
+
+    def progress(self, budget: Mapping[int, float]) -> Progress:
+        position = self.step.position
+        next_point = min(point for point in budget if point >= position)
+        metrics = {k: v for k, v in (self.history or [{}])[-1].items() if k not in ("epoch", "step", "epsilon")}
+        return Progress(position, self.plan.steps, self._epoch(), budget[next_point], metrics)
+
+    def _epoch(self) -> float:
+        return self.step.position * self.plan.batch_size / self.plan.examples
+
+    def save(self) -> None:
+        """Write a checkpoint, if there is a folder."""
+        if self.folder is None or self.step.ledger is None:
+            return
+        optimizer, optimizer_facts = pack_optimizer(self.step.optimizer)
+        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
+        tensors |= {f"average.{k}": v for k, v in self.average.mean.items()}
+        tensors |= {f"optimizer.{k}": v for k, v in optimizer.items()}
+        tensors["generator"] = self.generator.get_state()
+        facts = {
+            "fingerprint": self.step.ledger.fingerprint,
+            "recipe": self.recipe.to_dict(),
+            "taken": self.step.taken,
+            "averaged": self.average.count,
+            "mean_zeta2": self.average.mean_zeta2,
+            "optimizer": optimizer_facts,
+            "history": self.history,
+            "streams": {name: _position(bits) for name, bits in self._streams().items()},
+        }
+        Checkpoint(tensors, facts).save(self.folder / CHECKPOINT)
+
+    def _restore(self) -> None:
+        if self.folder is None or self.step.ledger is None:
+            raise DpvdError("to resume, name the folder of the run")
+        if self.step.charged == 0:
+            return  # nothing had begun
+        saved = Checkpoint.load(self.folder / CHECKPOINT)
+        facts = saved.facts
+        if facts["fingerprint"] != self.step.ledger.fingerprint:
+            raise DpvdError(f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it")
+        if facts["recipe"] != self.recipe.to_dict():
+            raise DpvdError(f"the run in {self.folder} was started with another recipe: resume with that one")
+        self.model.load_state_dict(saved.part("model"))
+        self.average.mean, self.average.count = saved.part("average"), facts["averaged"]
+        self.average.mean_zeta2 = facts["mean_zeta2"]
+        restore_optimizer(self.step.optimizer, saved.part("optimizer"), facts["optimizer"])
+        self.generator.set_state(saved.tensors["generator"])
+        self.step.taken, self.history = facts["taken"], facts["history"]
+        for name, bits in self._streams().items():
+            if isinstance(bits, SeededBits):
+                bits.position = facts["streams"][name]
+
+    def _streams(self) -> dict[str, BitSource]:
+        return {"noise": self.noise, "sampling": self.sampling}
+
+
+def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger | None:
+    if folder is None:
+        return None
+    if resume:
+        return Ledger.open(folder / LEDGER, plan.to_dict())
+    folder.mkdir(parents=True, exist_ok=True)
+    return Ledger.create(folder / LEDGER, plan.to_dict())
+
+
+def _position(bits: BitSource) -> int | None:
+    """Where a reproducible stream stands. A secret one has no position: it starts anew with another key."""
+    return bits.position if isinstance(bits, SeededBits) else None

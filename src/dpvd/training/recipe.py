@@ -1,0 +1,92 @@
+"""How a model is optimised: everything that costs no privacy, in one serialisable object."""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from enum import StrEnum
+from typing import Any
+
+import torch
+from torch import nn
+
+from dpvd.errors import DpvdError, choice, non_negative, positive
+from dpvd.plan import PrivacyPlan
+from dpvd.training.schedules import Decay, Schedule, warm_up
+
+__all__ = ["OptimizerKind", "Recipe"]
+
+
+class OptimizerKind(StrEnum):
+    """The optimizers a recipe can name; a training loop of your own takes any."""
+
+    SGD = "sgd"
+    ADAM = "adam"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Optimizer, learning rate, weight of the KL term and averaging of iterates.
+
+    Args:
+        learning_rate: η₀, on the mean gradient.
+        optimizer: the kind of optimizer.
+        momentum: of SGD (β₁ of Adam).
+        decay: how the learning rate changes over the run.
+        gamma: exponent of the power decay η₀/t^γ.
+        kl_weight: factor of the KL term after warm-up; 1 is the evidence lower bound, 0 leaves the term out.
+        kl_warmup: fraction of the steps over which that factor grows linearly from 0.
+        weight_decay: precision of a Gaussian prior on all parameters, divided by the number of examples; for networks
+            whose weights are points.
+        average: fraction of the last steps whose iterates are averaged into the result; 0 returns the last one.
+            Averaging is post-processing: it costs no privacy.
+    """
+
+    learning_rate: float
+    optimizer: OptimizerKind = OptimizerKind.SGD
+    momentum: float = 0.0
+    decay: Decay = Decay.CONSTANT
+    gamma: float = 1.0
+    kl_weight: float = 0.0
+    kl_warmup: float = 0.0
+    weight_decay: float = 0.0
+    average: float = 0.0
+
+    def __post_init__(self) -> None:
+        positive(learning_rate=self.learning_rate)
+        non_negative(gamma=self.gamma, kl_weight=self.kl_weight, weight_decay=self.weight_decay)
+        for name in ("momentum", "kl_warmup", "average"):
+            value = getattr(self, name)
+            non_negative(**{name: value})
+            if value > 1 or (name == "momentum" and value == 1):
+                raise DpvdError(f"{name} is a fraction: at least 0 and at most 1 (momentum: below 1), got {value!r}")
+        object.__setattr__(self, "optimizer", choice(self.optimizer, OptimizerKind, "optimizer"))
+        object.__setattr__(self, "decay", choice(self.decay, Decay, "decay"))
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        trainable = [p for p in parameters if p.requires_grad]
+        if self.optimizer is OptimizerKind.ADAM:
+            betas = (self.momentum, 0.999)
+            return torch.optim.Adam(trainable, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay)
+        return torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+
+    def schedule(self, plan: PrivacyPlan) -> Schedule:
+        per_epoch = max(1, math.ceil(plan.examples / plan.batch_size))
+        return Schedule(self.learning_rate, self.decay, self.gamma, per_epoch, plan.steps)
+
+    def kl_schedule(self, plan: PrivacyPlan) -> Callable[[int], float]:
+        """The factor of the KL term by step."""
+        return lambda step: self.kl_weight * warm_up(step, 0, self.kl_warmup * plan.steps)
+
+    def average_from(self, plan: PrivacyPlan) -> int:
+        """The number of steps after which iterates enter the average."""
+        return plan.steps - math.ceil(self.average * plan.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"optimizer": str(self.optimizer), "decay": str(self.decay)}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
+        known = {f.name for f in fields(cls)}
+        if set(values) != known:
+            raise DpvdError(f"not a recipe: fields {sorted(set(values) ^ known)} are missing or unknown")
+        return cls(**values)

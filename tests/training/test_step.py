@@ -1,0 +1,230 @@
+"""The private step does what its docstring says: each deliberate fault in it turns one of these red."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dpvd.errors import DpvdError
+from dpvd.grads import Clipping, ClippingMode, clipped_grad
+from dpvd.mechanisms import SystemBits, add_gaussian
+from dpvd.nn import AdditiveLinear, kl, noise_from, variational
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import Ledger, Relation
+from dpvd.training import PrivateStep, cross_entropy
+
+WIDE = 400  # enough weights that the noise of one step can be measured to a few per cent
+
+
+def network(scale: str = "none") -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        plain = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 3))
+    if scale == "privacy":
+        return variational(plain, rates="layer", learned=False)
+    if scale == "learned":
+        return variational(plain, log_sigma2=-4.0)
+    return plain
+
+
+def examples(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    return torch.randn(count, 6, generator=generator), torch.randint(3, (count,), generator=generator)
+
+
+def make_step(model, plan, learning_rate=0.5, **options) -> PrivateStep:
+    return PrivateStep(model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=learning_rate), **options)
+
+
+def gradients(model) -> torch.Tensor:
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def flat(tensors) -> torch.Tensor:
+    return torch.cat([t.flatten() for t in tensors.values()])
+
+
+def noise_of(step: PrivateStep, batch, seed: int = 0) -> torch.Tensor:
+    """What a step adds to the clipped sum over the plan's batch size."""
+    with noise_from(torch.Generator().manual_seed(seed)):
+        clean = clipped_grad(step.model, step.loss_fn, batch, clipping=step.plan.clipping)
+    clean = flat(clean.grads) / step.plan.batch_size
+    with noise_from(torch.Generator().manual_seed(seed)):
+        step(batch)
+    return gradients(step.model) - clean
+
+
+def assert_scale(noise: torch.Tensor, expected: float) -> None:
+    """The standard deviation, to six standard errors: rejects two thirds and one and a half of it by far."""
+    error = 6 * expected / math.sqrt(2 * len(noise))
+    assert error < 0.15 * expected, "too few draws for the test to mean anything"
+    assert abs(noise.std().item() - expected) < error
+    assert abs(noise.mean().item()) < 6 * expected / math.sqrt(len(noise))
+
+
+@pytest.mark.parametrize("count", [0, 1, 64])
+@pytest.mark.parametrize("relation", Relation)
+@pytest.mark.parametrize("mode", [ClippingMode.FLAT, ClippingMode.PER_LAYER, ClippingMode.AUTOMATIC])
+def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, generator):
+    """z·Δ/S, with Δ from the clipping in force; noise put on each example's gradient would grow with the batch."""
+    clipping = Clipping(mode, clip_norm=0.7)
+    sampling = "poisson" if relation is Relation.ADD_OR_REMOVE else "fixed-size"
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation, sampling=sampling)
+    noise = noise_of(make_step(network(), plan), examples(count, generator))
+    reach = 0.7 * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1) * (1 if sampling == "poisson" else 2)
+    assert_scale(noise, 3.0 * reach / 20)
+
+
+@pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
+def test_the_scale_test_rejects_wrong_scales(wrong):
+    noise = {"x": torch.zeros(5000)}
+    add_gaussian(noise, wrong, SystemBits())
+    with pytest.raises(AssertionError):
+        assert_scale(noise["x"], 1.0)
+
+
+def test_the_sum_is_divided_by_the_planned_batch_size(generator):
+    """Not by the number of examples drawn: the noise is nothing here, the batch twice as large as planned."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
+    model, batch = network(), examples(40, generator)
+    expected = flat(clipped_grad(model, cross_entropy, batch, clipping=plan.clipping).grads) / 20
+    make_step(model, plan)(batch)
+    torch.testing.assert_close(gradients(model), expected, rtol=1e-4, atol=1e-7)
+
+
+def test_kl_is_added_unclipped_and_after_the_noise(generator):
+    """Its gradient is far longer than the clip norm and must arrive whole, divided by the number of examples."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-6))
+    model = network("learned")
+    make_step(model, plan, kl_weight=lambda step: 0.5)(examples(20, generator))
+    fresh = network("learned")
+    expected = torch.autograd.grad(kl(fresh) * 0.5 / 100, list(fresh.parameters()), allow_unused=True)
+    reached = [g for g in expected if g is not None]
+    assert math.sqrt(sum(float(g.square().sum()) for g in reached)) > 1e-3
+    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+        if gradient is not None:
+            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
+
+
+def test_kl_weight_follows_the_step(generator):
+    plan = PrivacyPlan(100, 20, steps=3, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-9))
+    model, seen = network("learned"), []
+    step = make_step(model, plan, learning_rate=0.0, kl_weight=lambda t: seen.append(t) or float(t))
+    norms = []
+    for _ in range(3):
+        step(examples(5, generator))
+        norms.append(model[0].log_sigma2.grad.norm().item())
+    assert seen == [0, 1, 2]
+    assert norms[0] < 1e-6
+    assert norms[2] == pytest.approx(2 * norms[1], rel=1e-3)
+
+
+def test_the_tied_scale_is_the_noise_of_the_update(generator):
+    """Algorithm 1: ζ = ηzΔ/S is both what the update carries and what the forward pass samples with."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(ClippingMode.PER_LAYER, 0.7))
+    model = network("privacy")
+    step = make_step(model, plan, learning_rate=0.5)
+    step(examples(8, generator))
+    zeta = 0.5 * 3.0 * 0.7 * math.sqrt(2) / 20
+    assert step.zeta == pytest.approx(zeta)
+    for layer in (model[0], model[2]):
+        assert layer.log_sigma2.exp().sqrt().item() == pytest.approx(zeta, rel=1e-5)
+    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    noise = noise_of(step, examples(8, generator)) * 0.5
+    assert_scale(noise, zeta)
+    moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
+    torch.testing.assert_close(moved, -0.5 * gradients(model), rtol=1e-4, atol=1e-6)
+
+
+def test_a_tied_scale_needs_plain_sgd():
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0)
+    model = network("privacy")
+    with pytest.raises(DpvdError, match=r"only for torch\.optim\.SGD.*not for Adam"):
+        PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
+
+
+def test_learned_scales_get_their_gradient_back_in_their_own_units(generator):
+    """Clipped and noised as g/J, multiplied by J after: the noise on log σ² is zΔ/S · σ/2."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
+    model = network("learned")
+    make_step(model, plan)(examples(0, generator))
+    sigma = math.exp(-2.0)
+    assert_scale(model[0].log_sigma2.grad.flatten(), 3.0 * 0.7 / 20 * sigma / 2)
+    assert_scale(model[0].weight.grad.flatten(), 3.0 * 0.7 / 20)
+
+
+def test_no_more_steps_than_planned(generator):
+    plan = PrivacyPlan(100, 20, steps=2, noise_multiplier=1.0)
+    step = make_step(network(), plan)
+    for _ in range(2):
+        step(examples(3, generator))
+    weights = step.model[0].weight.detach().clone()
+    with pytest.raises(DpvdError, match="2 steps are used up"):
+        step(examples(3, generator))
+    assert torch.equal(step.model[0].weight, weights)
+    assert step.guarantee(1e-5).epsilon == plan.epsilon(1e-5)
+
+
+def test_the_guarantee_is_for_the_steps_charged(generator):
+    plan = PrivacyPlan(100, 20, steps=10, noise_multiplier=2.0)
+    step = make_step(network(), plan)
+    assert step.guarantee(1e-5).epsilon == 0
+    step(examples(3, generator))
+    assert step.guarantee(1e-5).epsilon == plan.epsilon(1e-5, steps=1)
+
+
+def test_a_step_is_on_disk_before_its_batch_is_touched(tmp_path, generator):
+    """Whoever reads the ledger while the loss is computed must find the step there."""
+    plan = PrivacyPlan(100, 20, steps=4, noise_multiplier=1.0)
+    path = tmp_path / "ledger.jsonl"
+    found = []
+
+    def loss_fn(model, x, y):
+        found.append(Ledger.open(path).charged)
+        return cross_entropy(model, x, y)
+
+    model = network()
+    ledger = Ledger.create(path, plan.to_dict())
+    step = PrivateStep(model, loss_fn, plan, torch.optim.SGD(model.parameters(), lr=0.1), ledger=ledger)
+    for taken in range(1, 5):
+        found.clear()
+        step(examples(3, generator))
+        assert found
+        assert set(found) == {taken}
+
+
+def test_long_runs_charge_in_blocks_never_beyond_the_plan(tmp_path, generator):
+    plan = PrivacyPlan(100, 20, steps=250, noise_multiplier=1.0)
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", plan.to_dict())
+    step = make_step(network(), plan, ledger=ledger)
+    totals = []
+    for taken in range(1, 251):
+        step((torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)))
+        assert ledger.charged >= taken
+        assert step.position == taken
+        totals.append(ledger.charged)
+    assert totals[-1] == 250
+    assert 100 <= len(set(totals)) <= 125
+
+
+def test_without_noise_it_is_ordinary_training_bit_for_bit(generator):
+    batch = examples(32, generator)
+    ours, theirs = network(), network()
+    plan = PrivacyPlan(32, 32, steps=3).calibrate(epsilon=math.inf, delta=1e-5)
+    step = make_step(ours, plan, learning_rate=0.3)
+    optimizer = torch.optim.SGD(theirs.parameters(), lr=0.3)
+    for _ in range(3):
+        step(batch)
+        optimizer.zero_grad()
+        cross_entropy(theirs, *batch).mean().backward()
+        optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert step.guarantee(1e-5).epsilon == math.inf
+
+
+def test_a_tied_model_without_noise_has_no_dropout_and_no_kl(generator):
+    plan = PrivacyPlan(32, 32, steps=1).calibrate(epsilon=math.inf, delta=1e-5)
+    model = network("privacy")
+    make_step(model, plan, kl_weight=lambda t: 1.0)(examples(32, generator))
+    assert all(torch.isfinite(p).all() for p in model.parameters())
+    assert all(m.log_sigma2 == -math.inf for m in model if isinstance(m, AdditiveLinear))
