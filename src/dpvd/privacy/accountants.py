@@ -25,7 +25,7 @@ from dpvd.privacy.bounds import (
 )
 from dpvd.privacy.events import Sampling, Step, count_steps
 from dpvd.privacy.names import AccountantName, Relation
-from dpvd.privacy.pld import pld_epsilon
+from dpvd.privacy.pld import LEAST_NOISE, pld_epsilon
 from dpvd.privacy.renyi import FRACTIONAL_ORDERS, INTEGER_ORDERS, fractional_rdp, integer_rdp
 
 __all__ = [
@@ -115,11 +115,13 @@ class PldAccountant(StepAccountant):
     theorems: ClassVar = {
         Sampling.NONE: _EITHER,
         Sampling.POISSON: _EITHER,
-        Sampling.FIXED_SIZE: frozenset(),
+        Sampling.FIXED_SIZE: _REPLACE_ONE,
     }
 
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
-        if all(_is_full_batch(step) for step in steps):
+        too_little_noise = any(step.noise_multiplier < LEAST_NOISE for step in steps)
+        if too_little_noise or all(_is_full_batch(step) for step in steps):
+            # Exact without sampling; otherwise a bound, since sampling never costs privacy.
             return float(gaussian_epsilon(_joint_noise_multiplier(steps), delta))
         return pld_epsilon(steps, delta, self.relation)
 
@@ -143,9 +145,7 @@ class RdpAccountant(StepAccountant):
         if all(_is_full_batch(step) for step in steps):
             return zcdp_to_epsilon(0.5 / _joint_noise_multiplier(steps) ** 2, delta)
         orders = np.concatenate([FRACTIONAL_ORDERS, INTEGER_ORDERS])
-        rdp = sum(
-            count * np.concatenate([fractional_rdp(step), integer_rdp(step)]) for step, count in steps.items()
-        )
+        rdp = sum(count * np.concatenate([fractional_rdp(step), integer_rdp(step)]) for step, count in steps.items())
         return rdp_to_epsilon(orders, np.asarray(rdp), delta)
 
 
@@ -173,8 +173,7 @@ class ZcdpAccountant(StepAccountant):
         rho = np.maximum.accumulate(rdp / INTEGER_ORDERS)
         truncations = range(1, len(rho) + 1)
         return min(
-            rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta)
-            for end in truncations
+            rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta) for end in truncations
         )
 
 

@@ -56,9 +56,7 @@ def _account(event: DpEvent, delta: float, name: AccountantName, relation: Relat
 
 
 @lru_cache(maxsize=4096)
-def _epsilon_of(
-    steps: tuple[tuple[Step, int], ...], delta: float, name: AccountantName, relation: Relation
-) -> float:
+def _epsilon_of(steps: tuple[tuple[Step, int], ...], delta: float, name: AccountantName, relation: Relation) -> float:
     account = accountant_for(name, relation)
     account.compose_steps(dict(steps))
     return account.get_epsilon(delta)
@@ -115,9 +113,7 @@ def _rough_noise_multiplier(epsilon: float, delta: float, event_for: Callable[[f
     """Return where to start the search, from the Renyi account under whichever relation it has."""
     for relation in Relation:
         try:
-            return noise_multiplier_for(
-                epsilon, delta, event_for, accountant=AccountantName.RDP, relation=relation
-            )
+            return noise_multiplier_for(epsilon, delta, event_for, accountant=AccountantName.RDP, relation=relation)
         except DpvdError:
             continue
     return 1.0

@@ -183,9 +183,7 @@ def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
         total, steps = entry["charged"], entry["steps"]
         positive_int(charged=total, steps=steps)
     except (KeyError, TypeError, ValueError):
-        raise DpvdError(
-            f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
-        ) from None
+        raise DpvdError(f"line {number} of the ledger {path} is damaged; its account cannot be trusted") from None
     if total != before + steps:
         raise DpvdError(
             f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were charged "

@@ -1,28 +1,39 @@
 """Epsilon by numerical composition of privacy loss distributions, through dp-accounting.
 
-The distribution of one step is put on a grid by the pessimistic connect-the-dots method and composed by
-fast Fourier transform. Rounding is always towards more privacy loss.
+The profile of one step is put on a grid by the pessimistic connect-the-dots method and composed by fast
+Fourier transform. Rounding is always towards more privacy loss.
 
 References: Doroshenko et al. (2022), arXiv 2207.04380v1.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from dp_accounting import NeighboringRelation
-from dp_accounting.pld import privacy_loss_distribution
+import numpy as np
+from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
 from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
 
-from dpvd.privacy.events import Step
+from dpvd.privacy.bounds import Array
+from dpvd.privacy.events import Sampling, Step
 from dpvd.privacy.names import Relation
+from dpvd.privacy.profiles import (
+    add_profile,
+    fixed_size_profile,
+    largest_loss,
+    remove_profile,
+    replace_profile,
+    smallest_loss,
+)
 
-__all__ = ["grid_spacing", "pld_epsilon"]
+__all__ = ["LEAST_NOISE", "grid_spacing", "pld_epsilon"]
+
+LEAST_NOISE = 0.05
+"""Noise multipliers below this are not put on a grid: a single step then costs an epsilon of hundreds."""
 
 _POINTS_PER_DEVIATION = 20  # inflates the variance of a step by about 1/(6 * 20^2) = 0.04 %
 _COARSEST = 1e-3
-_MOST_POINTS = 200_000  # for one step; a step so skewed that this binds needs no finer grid
-_TAIL = 10.2  # standard deviations of noise that dp-accounting keeps (log mass -50)
+_MOST_POINTS = 50_000  # for one step; a step so skewed that this binds needs no finer grid
 
 
 def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> float:
@@ -31,16 +42,16 @@ def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> 
     Guarantees: an upper bound, typically within 0.1 % of the exact value.
 
     Args:
-        steps: how often each kind of step is taken; every noise multiplier above 0.
+        steps: how often each kind of step is taken, at least one; noise multipliers of at least
+            ``LEAST_NOISE``, relative to the sensitivity under ``relation``.
         delta: in (0, 1).
-        relation: in force; noise multipliers are relative to the sensitivity under it.
+        relation: which data sets count as neighbours.
     """
     spacing = min(grid_spacing(step) for step in steps)
-    total: PrivacyLossDistribution | None = None
-    for step, count in steps.items():
-        part = _step_distribution(step, relation, spacing).self_compose(count)
-        total = part if total is None else total.compose(part)
-    assert total is not None
+    parts = [_step_distribution(step, relation, spacing).self_compose(n) for step, n in steps.items()]
+    total = parts[0]
+    for part in parts[1:]:
+        total = total.compose(part)
     return float(total.get_epsilon_for_delta(delta))
 
 
@@ -48,27 +59,32 @@ def grid_spacing(step: Step) -> float:
     """Return the distance of grid points that suits the privacy loss of one step.
 
     The loss of one step has standard deviation about q sqrt(e^{1/z^2} - 1); the grid must resolve that,
-    however small, or the rounding of many steps adds up. A large loss needs no finer grid than
-    ``1e-3``.
+    however small, or the rounding of many steps adds up. A large loss needs no finer grid than 1e-3.
     """
     z, q = step.noise_multiplier, step.sampling_prob
     deviation = q * min(math.sqrt(math.expm1(min(z**-2, 10.0))), 5.0)
-    largest_loss = _TAIL / z + 0.5 / z**2
-    return max(min(deviation / _POINTS_PER_DEVIATION, _COARSEST), largest_loss / _MOST_POINTS)
+    finest = largest_loss(z, q) / _MOST_POINTS
+    return max(min(deviation / _POINTS_PER_DEVIATION, _COARSEST), finest)
 
 
 @lru_cache(maxsize=32)
 def _step_distribution(step: Step, relation: Relation, spacing: float) -> PrivacyLossDistribution:
     """Return the privacy loss distribution of one step on the grid."""
-    if relation is Relation.ADD_OR_REMOVE:
-        deviation, neighbours = step.noise_multiplier, NeighboringRelation.ADD_OR_REMOVE_ONE
-    else:
-        # dp-accounting compares (1-q) N(0, s^2) + q N(1, s^2) with (1-q) N(0, s^2) + q N(-1, s^2): its
-        # unit is the clipping norm C, ours under replace-one is the sensitivity 2C.
-        deviation, neighbours = 2 * step.noise_multiplier, NeighboringRelation.REPLACE_ONE
-    return privacy_loss_distribution.from_gaussian_mechanism(
-        standard_deviation=deviation,
-        sampling_prob=step.sampling_prob,
-        value_discretization_interval=spacing,
-        neighboring_relation=neighbours,
-    )
+    z, q = step.noise_multiplier, step.sampling_prob
+    top = largest_loss(z, q)
+    if step.sampling is Sampling.FIXED_SIZE:
+        return PrivacyLossDistribution(_on_grid(fixed_size_profile, z, q, -top, top, spacing))
+    if relation is Relation.REPLACE_ONE:
+        return PrivacyLossDistribution(_on_grid(replace_profile, z, q, -top, top, spacing))
+    bottom = smallest_loss(z, q)
+    remove = _on_grid(remove_profile, z, q, bottom, top, spacing)
+    return PrivacyLossDistribution(remove, _on_grid(add_profile, z, q, -top, -bottom, spacing))
+
+
+def _on_grid(
+    profile: Callable[[float, float, Array], Array], z: float, q: float, low: float, high: float, spacing: float
+) -> PLDPmf:
+    """Return a distribution on multiples of ``spacing`` whose profile lies on or above the given one."""
+    first, last = math.floor(low / spacing), math.ceil(high / spacing)
+    deltas = np.clip(profile(z, q, np.arange(first, last + 1) * spacing), 0.0, 1.0)
+    return create_pmf_pessimistic_connect_dots_fixed_gap(spacing, first, last, deltas)

@@ -108,9 +108,7 @@ def _fixed_size_integer(noise_multiplier: float, sampling_prob: float) -> Array:
     tight = math.log(4) + 0.5 * (moments[j // 2] + moments[(j + 1) // 2])
     plain = math.log(2) + j * (j - 1) / (2 * noise_multiplier**2)
     a = orders[:, None]
-    log_terms = (
-        _log_binomial(a, j.astype(np.float64)) + j * math.log(sampling_prob) + np.minimum(tight, plain)
-    )
+    log_terms = _log_binomial(a, j.astype(np.float64)) + j * math.log(sampling_prob) + np.minimum(tight, plain)
     rdp = np.full(INTEGER_ORDERS.shape, np.inf)
     rdp[: len(orders)] = _log_one_plus_sum(np.where(j <= a, log_terms, -np.inf)) / (orders - 1)
     return rdp
