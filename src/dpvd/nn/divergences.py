@@ -15,9 +15,9 @@ from torch.autograd.function import FunctionCtx
 
 __all__ = ["exact_kl", "kingma_kl", "molchanov_kl"]
 
-# Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), Eq. (14).
+# Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), "Approximation of the KL divergence".
 _MOLCHANOV = (0.63576, 1.87320, 1.48695)
-# Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (14). The additive constant is ours: smallest error.
+# Kingma, Salimans and Welling (arXiv:1506.02557v2), appendix. The constant is ours: smallest error.
 _KINGMA = (1.161451241083230, -1.502041176441722, 0.586299206427007)
 _KINGMA_CONSTANT = 0.6554
 
@@ -39,7 +39,7 @@ def exact_kl(log_alpha: Tensor) -> Tensor:
     >>> f"{exact_kl(torch.tensor(0.0, dtype=torch.float64)).item():.7f}"
     '0.4266856'
 
-    References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1), Sec. 3.
+    References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1).
     """
     value: Tensor = _ExactKL.apply(log_alpha)[0]  # type: ignore[no-untyped-call]
     return value

@@ -1,6 +1,7 @@
 """Dropout with a fixed rate on the inputs of a dense layer: binary or Gaussian. No prior, no KL."""
 
 import math
+from abc import abstractmethod
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +33,9 @@ class InputDropout(VariationalLayer):
     def prunable(self) -> bool:
         return False
 
+    @abstractmethod
     def multiplier(self, noise: Tensor) -> Tensor:
         """The factor s on the inputs that this draw stands for."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         if is_sampling(self):

@@ -39,7 +39,8 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
         mean: [B, ...], the batch first.
         var: at least 0, of a shape that broadcasts to that of ``mean``.
 
-    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), Eq. (6).
+    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), the local
+    reparameterisation trick.
     """
     std = noise_std(var)
     return mean + std * draw(mean.shape, mean, aux=std)

@@ -42,7 +42,8 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
     >>> round(layer.log_sigma2.exp().item(), 6)
     0.25
 
-    References: Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), Eq. (10) and (17).
+    References: Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), "Additive noise
+    reparameterization".
     """
 
     def __init__(

@@ -1,0 +1,13 @@
+"""The examples in the docstrings are true."""
+
+import doctest
+import importlib
+
+import pytest
+
+
+@pytest.mark.parametrize("module", ["noise", "functional", "divergences", "priors", "linear", "tree", "convert"])
+def test_examples_in_docstrings(module: str) -> None:
+    failed, attempted = doctest.testmod(importlib.import_module(f"dpvd.nn.{module}"))
+    assert attempted > 0
+    assert failed == 0
