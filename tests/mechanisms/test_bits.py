@@ -1,9 +1,11 @@
 """Random bits: secrecy of the key, no repetition, failing closed, exact resumption."""
 
+import contextlib
 import os
 import pickle
 import subprocess
 import sys
+from threading import Thread
 
 import numpy as np
 import pytest
@@ -84,8 +86,10 @@ class TestSystemBits:
         urandom = os.urandom
         monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or urandom(size))
         bits = SystemBits(rekey_after=64)
-        stream = drawn(bits, 100) + drawn(bits, 540)
+        stream = drawn(bits, 64) + drawn(bits, 576)
         assert asked == [32] * 10
+        drawn(bits, 1)
+        assert asked == [32] * 11
         blocks = [stream[i : i + 16] for i in range(0, 640, 16)]
         assert len(set(blocks)) == 40
 
@@ -100,6 +104,23 @@ class TestSystemBits:
         drawn(bits, 64)
         with pytest.raises(RuntimeError, match="gave no randomness"):
             drawn(bits, 1)
+
+    def test_threads_never_get_the_same_bits(self) -> None:
+        bits = SystemBits(rekey_after=1 << 18)
+        filled: list[bytes] = []
+
+        def work() -> None:
+            for _ in range(20):
+                with contextlib.suppress(RuntimeError):  # what the thread gets that interrupts another
+                    filled.append(drawn(bits, 1 << 19))
+
+        threads = [Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        words = np.concatenate([np.frombuffer(part, np.uint64)[::2] for part in filled])
+        assert len(np.unique(words)) == len(words)  # by chance with probability below 1e-7
 
     def test_a_key_cannot_be_copied(self) -> None:
         with pytest.raises(TypeError):

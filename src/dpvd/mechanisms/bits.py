@@ -55,14 +55,14 @@ class SystemBits:
     Guarantees:
         Fails closed: when the operating system or the cipher fails, the failure is raised and no substitute
         is used. A forked child takes a key of its own, so parent and child never share a stream. A key is
-        replaced after ``rekey_after`` bytes, long before a counter could repeat.
+        replaced before ``rekey_after`` bytes are exceeded, long before a counter could repeat.
 
     Edge cases:
         An empty buffer is legal. Pickling is refused by the cipher: a key is never copied. One object serves
         one thread at a time; a second thread that interrupts a fill gets an exception, not the same bits.
 
     Args:
-        rekey_after: bytes drawn from one key before the next one is taken.
+        rekey_after: most bytes to draw from one key.
 
     Raises:
         DpvdError: if ``rekey_after`` is not a positive whole number, or a buffer cannot be filled.
@@ -80,19 +80,18 @@ class SystemBits:
     def __init__(self, *, rekey_after: int = _REKEY_AFTER) -> None:
         positive_int(rekey_after=rekey_after)
         self._rekey_after = rekey_after
+        self._piece = min(rekey_after, len(_ZEROS))
         self._take_new_key()
 
     def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
         """Overwrite a contiguous buffer with random bytes, or raise."""
         target = _bytes_of(buffer)
-        done = 0
-        while done < len(target):
-            if self._left == 0 or self._owner != _process_identity():
+        for start in range(0, len(target), self._piece):
+            piece = target[start : start + self._piece]
+            if self._left < len(piece) or self._owner != _process_identity():
                 self._take_new_key()
-            size = min(len(target) - done, self._left)
-            self._left -= size  # before the bits exist: an interrupted fill can waste them, never repeat them
-            _write_key_stream(self._stream, target[done : done + size])
-            done += size
+            self._left -= len(piece)
+            _write_key_stream(self._stream, piece)
 
     def _take_new_key(self) -> None:
         self._stream = _key_stream(_system_key(), counter=0)
@@ -174,8 +173,7 @@ def _system_key() -> bytes:
         return os.urandom(32)
     except (OSError, NotImplementedError) as error:
         raise RuntimeError(
-            "the operating system gave no randomness, so nothing private can be drawn; "
-            "nothing was drawn in its place"
+            "the operating system gave no randomness, so nothing private can be drawn; nothing was drawn in its place"
         ) from error
 
 

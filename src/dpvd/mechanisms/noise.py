@@ -117,9 +117,7 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
         return
     wide = any(tensor.dtype == torch.float64 for tensor in tensors.values())
     total = sum(tensor.numel() for tensor in tensors.values())
-    noise = standard_normal(
-        total, bits, torch.float64 if wide else torch.float32
-    )  # one draw, then shared out
+    noise = standard_normal(total, bits, torch.float64 if wide else torch.float32)  # one draw, then shared out
     used = 0
     with torch.no_grad():
         for tensor in tensors.values():
@@ -146,9 +144,7 @@ def _fill_block(out: Tensor, raw: np.ndarray[tuple[int], np.dtype[np.uint8]], bi
 def _check(name: str, tensor: Tensor, std: float) -> None:
     non_negative(std=std)
     if tensor.dtype not in _WORKING_DTYPES:
-        raise DpvdError(
-            f"noise goes into float32 or float64, but {name} is {tensor.dtype}: convert it before"
-        )
+        raise DpvdError(f"noise goes into float32 or float64, but {name} is {tensor.dtype}: convert it before")
     limits = torch.finfo(tensor.dtype)
     if std != 0 and not limits.tiny <= std <= limits.max / 16:
         raise DpvdError(

@@ -52,9 +52,7 @@ class PoissonSampler:
         positive_int(examples=examples)
         if self.sampling_prob == 1:
             return torch.arange(examples, device="cpu")
-        threshold = np.uint64(
-            int(self.sampling_prob * 2.0**64)
-        )  # exact: a power of two scales without rounding
+        threshold = np.uint64(int(self.sampling_prob * 2.0**64))  # exact: a power of two scales without rounding
         return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
 
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
