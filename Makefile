@@ -6,7 +6,7 @@ BIN := .venv/bin
 
 setup: .venv/ready
 demo: .venv/ready
-	$(BIN)/dpvd train digits --epsilon 1 --delta 1e-5 --seed 0 --out runs/demo --overwrite
+	$(BIN)/dpvd train digits --epsilon 1 --delta 1e-5
 test: .venv/ready check
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
 	$(BIN)/python tools/coverage_floor.py .coverage.json

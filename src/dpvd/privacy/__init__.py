@@ -4,9 +4,10 @@ Knows nothing of models or tensors. All noise multipliers are the standard devia
 divided by the L2 sensitivity *under the relation in force*.
 """
 
+from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.events import fixed_size_event, poisson_event
-from dpvd.privacy.guarantee import Guarantee
+from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.ledger import Ledger
 from dpvd.privacy.names import AccountantName, Relation
 
@@ -15,10 +16,12 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "Relation",
+    "accountant_for",
     "epsilon",
     "epsilon_curve",
     "fixed_size_event",
     "noise_multiplier_for",
     "poisson_event",
+    "round_up",
     "steps_for",
 ]

@@ -36,7 +36,7 @@ def predict_dist(
     draws = samples if random else 1
     source = torch.Generator().manual_seed(0) if generator is None else generator
     means, spreads = [], []
-    for part in x.split(CHUNK):
+    for part in torch.split(x, CHUNK):
         with sampling(random), noise_from(source):
             probabilities = torch.stack([model(part).softmax(1) for _ in range(draws)])
         means.append(probabilities.mean(0))
@@ -47,7 +47,7 @@ def predict_dist(
 @torch.no_grad()
 def quick_look(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
     """Loss and accuracy with the mean weights: for progress, cheap."""
-    logits = torch.cat([model(part) for part in x.split(CHUNK)])
+    logits = torch.cat([model(part) for part in torch.split(x, CHUNK)])
     return {
         "test_loss": F.cross_entropy(logits, y).item(),
         "test_accuracy": (logits.argmax(1) == y).double().mean().item(),

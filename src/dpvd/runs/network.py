@@ -6,8 +6,9 @@ from enum import StrEnum
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from dpvd.data import flatten, unit_norm
 from dpvd.errors import DpvdError, choice, positive_int
 from dpvd.nn import variational
 
@@ -51,6 +52,7 @@ class NetworkSpec:
         scale: where the posterior's scale comes from.
         rate: dropout rate of the fixed scale.
         prior: name of the prior of the KL term.
+        input_norm: L2 norm that each example's inputs are scaled to, by themselves; None leaves them as they are.
     """
 
     features: int
@@ -59,6 +61,7 @@ class NetworkSpec:
     scale: Scale = Scale.NONE
     rate: float = 0.1
     prior: str = "log-uniform"
+    input_norm: float | None = None
 
     def __post_init__(self) -> None:
         positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
@@ -83,6 +86,13 @@ class NetworkSpec:
                 return variational(plain, "gaussian", rate=self.rate)
             case Scale.NONE:
                 return plain
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Raw examples [n, ...] as the network takes them: [n, features]. Each row depends on its example alone."""
+        rows = flatten(x if x.is_floating_point() else x.float())
+        if rows.shape[1] != self.features:
+            raise DpvdError(f"the network takes {self.features} features for each example, got {rows.shape[1]}")
+        return rows if self.input_norm is None else unit_norm(rows) * self.input_norm
 
     @property
     def parameters(self) -> int:

@@ -26,7 +26,7 @@ class RunRecord:
     plan: dict[str, Any]
     recipe: dict[str, Any]
     guarantee: dict[str, Any]
-    history: list[dict[str, float]]
+    history: list[dict[str, float | None]]
     test: dict[str, Any]
     seconds: float
     environment: dict[str, Any]

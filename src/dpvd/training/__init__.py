@@ -2,6 +2,7 @@
 
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
+from dpvd.training.defaults import INPUT_NORM, default_sizes, ordinary_recipe, private_recipe
 from dpvd.training.fit import FitResult, Progress, fit
 from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import OptimizerKind, Recipe
@@ -9,6 +10,7 @@ from dpvd.training.schedules import Decay, Schedule
 from dpvd.training.step import PrivateStep
 
 __all__ = [
+    "INPUT_NORM",
     "Checkpoint",
     "Decay",
     "FitResult",
@@ -19,5 +21,8 @@ __all__ = [
     "Recipe",
     "Schedule",
     "cross_entropy",
+    "default_sizes",
     "fit",
+    "ordinary_recipe",
+    "private_recipe",
 ]

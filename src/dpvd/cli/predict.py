@@ -1,0 +1,88 @@
+"""``dpvd predict``: class probabilities, with their spread, from a finished run."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+from torch import Tensor
+
+from dpvd.cli.console import print_json
+from dpvd.cli.options import AsJson
+from dpvd.errors import DpvdError, positive_int
+from dpvd.runs import TrainedRun
+
+__all__ = ["predict"]
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    inputs: Annotated[Path, typer.Argument(help="Examples: .csv (one row each, no labels; a header is fine) or .npy")],
+    samples: Annotated[int, typer.Option(help="Weight samples to average over.")] = 32,
+    out_file: Annotated[Path | None, typer.Option("--out", help="Write CSV here instead of to stdout.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Predict the class of each example, its probability, and how sure the model is of that probability."""
+    positive_int(samples=samples)
+    trained = TrainedRun(run)
+    x = _read(inputs)
+    probabilities, spread = trained.predict_dist(x, samples)
+    confidence, label = probabilities.max(1)
+    rows = [
+        {"row": i, "class": int(c), "probability": round(float(p), 6), "spread": round(float(s), 6)}
+        for i, (c, p, s) in enumerate(
+            zip(label, confidence, spread.gather(1, label.unsqueeze(1)).squeeze(1), strict=True)
+        )
+    ]
+    if as_json:
+        print_json(rows)
+    elif out_file is None:
+        _write_csv(rows, sys.stdout)
+    else:
+        if out_file.exists():
+            raise DpvdError(f"{out_file} exists already: choose another --out")
+        with out_file.open("x", newline="", encoding="utf-8") as file:
+            _write_csv(rows, file)
+
+
+def _read(path: Path) -> Tensor:
+    if not path.is_file():
+        raise DpvdError(f"there is no file {path}")
+    try:
+        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_csv(path)
+        x = torch.from_numpy(np.asarray(values, dtype=np.float32))
+    except (ValueError, UnicodeDecodeError, csv.Error) as error:
+        raise DpvdError(f"{path} cannot be read as numbers, one example per row: {error}") from error
+    if x.dim() < 2 or x.numel() == 0:
+        raise DpvdError(f"{path} holds no examples: shape {list(x.shape)}")
+    bad = (~torch.isfinite(x.flatten(1)).all(1)).nonzero().flatten()
+    if len(bad):
+        raise DpvdError(f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row {int(bad[0])}")
+    return x
+
+
+def _read_csv(path: Path) -> list[list[float]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row]
+    if rows and not _is_number(rows[0][0]):
+        rows = rows[1:]  # a header
+    if len({len(row) for row in rows}) > 1:
+        raise ValueError("rows have different lengths")
+    return [[float(value) for value in row] for row in rows]
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _write_csv(rows: list[dict[str, Any]], file: Any) -> None:
+    writer = csv.DictWriter(file, ["row", "class", "probability", "spread"])
+    writer.writeheader()
+    writer.writerows(rows)

@@ -1,0 +1,123 @@
+"""``dpvd train``: a private model from one command."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from dpvd.cli.console import out, print_json, progress_bar, say, warn
+from dpvd.cli.options import AsJson, Delta, parse_accountant
+from dpvd.data import load
+from dpvd.grads import ClippingMode
+from dpvd.plan import SamplingKind
+from dpvd.privacy import AccountantName, Relation
+from dpvd.report import write_report
+from dpvd.runs import Method, RunOptions, RunRecord, Scale, execute, prepare_run
+
+__all__ = ["train"]
+
+
+def train(
+    dataset: Annotated[str, typer.Argument(help="digits or mnist")],
+    delta: Delta,
+    epsilon: Annotated[float | None, typer.Option(help="ε to spend; not needed with --method none.")] = None,
+    method: Annotated[Method, typer.Option(help="dpvd, svi and dpsgd are private; none is not.")] = Method.DPVD,
+    seed: Annotated[int, typer.Option(help="Of the initial weights and of dropout; never of the privacy noise.")] = 0,
+    batch_size: Annotated[int | None, typer.Option(help="Expected batch size. Default: by the rule.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the data. Default: by the rule.")] = None,
+    accountant: Annotated[
+        AccountantName, typer.Option(parser=parse_accountant, help="pld, rdp (or moments), zcdp, advanced.")
+    ] = AccountantName.PLD,
+    relation: Annotated[Relation, typer.Option(help="Which data sets are neighbours.")] = Relation.ADD_OR_REMOVE,
+    sampling: Annotated[SamplingKind, typer.Option(help="How batches are drawn.")] = SamplingKind.POISSON,
+    scale: Annotated[
+        Scale | None, typer.Option(help="Source of the posterior scale ζ (dpvd). Default: privacy.")
+    ] = None,
+    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 1000,
+    learning_rate: Annotated[float | None, typer.Option(help="η₀. Default: by the rule.")] = None,
+    clipping: Annotated[
+        ClippingMode | None, typer.Option(help="How gradients are bounded. Default: automatic.")
+    ] = None,
+    clip_norm: Annotated[float | None, typer.Option(help="C. Default: 1.")] = None,
+    kl_weight: Annotated[float | None, typer.Option(help="Factor of the KL term. Default: by the rule.")] = None,
+    seeded_noise: Annotated[
+        bool, typer.Option("--seeded-noise", help="Reproducible noise and sampling: not private.")
+    ] = False,
+    data_dir: Annotated[Path | None, typer.Option(help="Where MNIST's files are.")] = None,
+    out_dir: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the run. Default: a new one in runs/.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Train a model on a data set and write it, its record and its report page into a folder."""
+    options = RunOptions(
+        delta=delta,
+        epsilon=None if method is Method.NONE else epsilon,
+        method=method,
+        seed=seed,
+        hidden=hidden,
+        batch_size=batch_size,
+        epochs=epochs,
+        accountant=accountant,
+        relation=relation,
+        sampling=sampling,
+        scale=scale,
+        learning_rate=learning_rate,
+        clipping=clipping,
+        clip_norm=clip_norm,
+        kl_weight=kl_weight,
+        seeded_noise=seeded_noise,
+    )
+    data = load(dataset, data_dir)
+    if method is not Method.NONE and delta >= 1 / len(data.train_x):
+        warn(
+            f"delta {delta:g} is not below 1/N = {1 / len(data.train_x):.3g}: it allows whole examples to be published"
+        )
+    with say.status("calibrating the noise"):
+        run = prepare_run(options, data)
+    folder = out_dir if out_dir is not None else _new_folder(dataset, method)
+    with progress_bar(run.plan.steps * run.plan.batch_size / run.plan.examples, options.epsilon) as on_step:
+        record = execute(run, folder, resume=resume, on_step=on_step)
+    with say.status("writing the report"):
+        page = write_report(record.to_dict(), folder)
+    if as_json:
+        print_json(summary(record, folder))
+    else:
+        _show(record, page)
+
+
+def summary(record: RunRecord, folder: Path) -> dict[str, Any]:
+    """What scripts rely on. Names are added over time, never changed."""
+    return {
+        "test_accuracy": record.test["accuracy"],
+        "epsilon": record.epsilon,
+        "delta": record.guarantee["delta"],
+        "noise_multiplier": record.plan["noise_multiplier"],
+        "steps": record.guarantee["steps"],
+        "run": str(folder),
+        "method": record.method,
+        "seed": record.seed,
+        "batch_size": record.plan["batch_size"],
+        "calibration_error": record.test["calibration_error"],
+        "statement": record.guarantee["sentence"],
+        "seconds": record.seconds,
+        "report": str(folder / "report.html"),
+    }
+
+
+def _show(record: RunRecord, page: Path) -> None:
+    low, high = record.test["interval"]
+    accuracy = record.test["accuracy"]
+    out.print(record.guarantee["sentence"], style="bold", highlight=False)
+    out.print(
+        f"test accuracy {accuracy:.3f} (95 % interval {low:.3f} to {high:.3f})   "
+        f"calibration error {record.test['calibration_error']:.3f}   {record.seconds:.0f} s",
+        highlight=False,
+    )
+    out.print(f"report {page}", highlight=False)
+
+
+def _new_folder(dataset: str, method: Method) -> Path:
+    return Path("runs") / f"{dataset}-{method}-{datetime.now(UTC):%Y%m%d-%H%M%S}"

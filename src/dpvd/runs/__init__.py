@@ -1,0 +1,20 @@
+"""Runs: from options to a folder with model, record and ledger, and back."""
+
+from dpvd.runs.measure import predict_dist
+from dpvd.runs.network import Method, NetworkSpec, Scale
+from dpvd.runs.record import RunRecord
+from dpvd.runs.train import PreparedRun, RunOptions, execute, prepare_run
+from dpvd.runs.trained import TrainedRun
+
+__all__ = [
+    "Method",
+    "NetworkSpec",
+    "PreparedRun",
+    "RunOptions",
+    "RunRecord",
+    "Scale",
+    "TrainedRun",
+    "execute",
+    "predict_dist",
+    "prepare_run",
+]

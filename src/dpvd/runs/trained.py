@@ -1,0 +1,44 @@
+"""A finished run, taken up again for prediction."""
+
+from pathlib import Path
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.runs.measure import predict_dist
+from dpvd.runs.network import NetworkSpec
+from dpvd.runs.record import RunRecord
+from dpvd.runs.train import MODEL
+
+__all__ = ["TrainedRun"]
+
+
+class TrainedRun:
+    """Model and record of a finished run.
+
+    Args:
+        folder: where the run is.
+
+    Raises:
+        DpvdError: if the folder holds no finished run, or its files are damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.record = RunRecord.read(folder)
+        self.network = NetworkSpec.from_dict(self.record.model["network"])
+        self.model = self._load(folder / MODEL)
+
+    def predict_dist(self, x: Tensor, samples: int = 32) -> tuple[Tensor, Tensor]:
+        """Class probabilities of raw examples, and their spread between weight samples."""
+        return predict_dist(self.model, self.network.inputs(x), samples=samples)
+
+    def _load(self, path: Path) -> nn.Module:
+        model = self.network.build()
+        try:
+            model.load_state_dict(load_file(path))
+        except (SafetensorError, OSError, RuntimeError) as error:
+            first_line = str(error).split("\n")[0]
+            raise DpvdError(f"the model {path} cannot be read: {first_line}") from error
+        return model.eval()
