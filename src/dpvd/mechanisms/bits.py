@@ -6,9 +6,9 @@ against everybody who does not know the key, so the key of `SystemBits` never le
 
 References:
     NIST SP 800-38A (2001), section 6.5: counter mode.
-    Bellare, Desai, Jokipii, Rogaway (1997), "A concrete security treatment of symmetric encryption",
-    Theorem 13: the key stream of n blocks differs from random bits by at most n² / 2^129 beyond the cipher's
-    own weakness.
+    Bellare and Rogaway (2006), "The security of triple encryption and a framework for code-based game-playing
+    proofs", the PRP/PRF switching lemma: beyond the cipher's own weakness, n blocks of key stream differ from
+    random bits by less than n² / 2^129.
 """
 
 import hashlib
