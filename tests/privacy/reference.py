@@ -24,36 +24,34 @@ def log_density(mixture: Mixture, deviation: float, x: np.ndarray) -> np.ndarray
 
 def divergence(upper: Mixture, lower: Mixture, deviation: float, epsilon: float) -> float:
     """Hockey-stick divergence by summing (p - e^eps q)+ over a fine grid."""
-    x = np.linspace(-14 * deviation - 2, 14 * deviation + 2, 2_000_001)
+    x = np.linspace(-14 * deviation - 2, 14 * deviation + 2, 400_001)
     p, q = (np.exp(log_density(side, deviation, x)) for side in (upper, lower))
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum() * (x[1] - x[0]))
 
 
-def epsilon_below(
-    upper: Mixture, lower: Mixture, deviation: float, steps: int, delta: float, spacing: float
-) -> float:
+def epsilon_below(upper: Mixture, lower: Mixture, deviation: float, steps: int, delta: float, spacing: float) -> float:
     """Return an epsilon that the ``steps``-fold composition of the pair exceeds: losses rounded down.
 
     The privacy loss must grow with x. Mass is taken cell by cell, each cell at the loss of its lower end.
     """
-    x = np.linspace(-12 * deviation - 1, 12 * deviation + 1, 400_001)
+    x = np.linspace(-9 * deviation - 1, 9 * deviation + 1, 200_001)
     mass = np.diff(cdf(upper, deviation)(x))
     loss = (log_density(upper, deviation, x) - log_density(lower, deviation, x))[:-1]
-    index = np.floor(loss / spacing).astype(int)
-    first = index.min()
-    pmf = np.bincount(index - first, weights=mass)
-    size = 2 ** math.ceil(math.log2(40 * len(pmf)))
+    kept = loss < 8.0  # mass left out only lowers the result
+    index = np.floor(loss[kept] / spacing).astype(int)
+    first, size = index.min(), 2**20
+    pmf = np.bincount(index - first, weights=mass[kept], minlength=size)
     # Centre the one-step distribution, so that the composition fits the circle of the transform.
-    mean = round(float((pmf * np.arange(len(pmf))).sum()))
-    total = np.fft.irfft(np.fft.rfft(np.roll(np.pad(pmf, (0, size - len(pmf))), -mean)) ** steps, size)
+    mean = round(float((pmf * np.arange(size)).sum()))
+    total = np.fft.irfft(np.fft.rfft(np.roll(pmf, -mean)) ** steps, size)
     losses = (np.fft.fftfreq(size, 1 / size) + steps * (first + mean)) * spacing
 
     def reached(epsilon: float) -> float:
         over = losses > epsilon
         return float((total[over] * -np.expm1(epsilon - losses[over])).sum())
 
-    low, high = 0.0, float(losses.max())
-    for _ in range(60):
+    low, high = 0.0, 20.0
+    for _ in range(25):
         middle = (low + high) / 2
         low, high = (middle, high) if reached(middle) > delta else (low, middle)
     return low

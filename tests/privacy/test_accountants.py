@@ -105,7 +105,7 @@ def test_delta_out_of_range_is_refused(name, delta):
         epsilon(EVENTS["poisson"], delta, accountant=name)
 
 
-GRID = list(itertools.product([0.6, 1.0, 4.0, 30.0], [0.001, 0.02, 0.3, 1.0], [1, 50, 3000], [1e-8, 1e-3]))
+GRID = list(itertools.product([0.6, 1.0, 4.0, 30.0], [0.003, 0.05, 1.0], [1, 2000], [1e-8, 1e-3]))
 
 
 @pytest.mark.parametrize(("z", "q", "steps", "delta"), GRID)
@@ -123,7 +123,7 @@ def test_accountants_are_ordered_for_fixed_size_samples(z, batch, steps, delta):
     assert 0 < pld <= rdp <= zcdp * (1 + 1e-12)
 
 
-INDEPENDENT = [(1.0, 0.1, 60, 1e-5, 2e-5), (0.7, 0.01, 300, 1e-5, 2e-6), (5.0, 0.2, 200, 1e-6, 1e-5)]
+INDEPENDENT = [(1.0, 0.1, 60, 1e-5, 4e-4), (0.7, 0.01, 300, 1e-5, 3e-5), (5.0, 0.2, 200, 1e-6, 5e-5)]
 
 
 @pytest.mark.parametrize(("z", "q", "steps", "delta", "spacing"), INDEPENDENT)
@@ -134,14 +134,14 @@ def test_no_accountant_falls_below_an_independent_account(z, q, steps, delta, sp
     for name in AccountantName:
         assert epsilon(poisson, delta, accountant=name) >= below
         assert epsilon(fixed, delta, accountant=name, relation=REPLACE_ONE) >= below
-    assert epsilon(poisson, delta) <= 1.02 * below + 2 * steps * spacing
+    assert epsilon(poisson, delta) <= 1.01 * below + steps * spacing
 
 
 @pytest.mark.parametrize(("z", "q", "steps", "delta", "spacing"), INDEPENDENT)
 def test_poisson_under_replace_one_matches_an_independent_account(z, q, steps, delta, spacing):
     below = epsilon_below(sampled(0.5, q), sampled(-0.5, q), z, steps, delta, spacing)
     found = epsilon(poisson_event(z, q, steps), delta, relation=REPLACE_ONE)
-    assert below <= found <= 1.02 * below + 2 * steps * spacing
+    assert below <= found <= 1.01 * below + steps * spacing
 
 
 @pytest.mark.parametrize("relation", list(Relation))

@@ -21,6 +21,7 @@ INTEGER_ORDERS: Array = np.unique(np.concatenate([np.arange(2, 65), np.geomspace
 FRACTIONAL_ORDERS: Array = np.array([1 + tenth / 10 for tenth in range(1, 100) if tenth % 10])
 
 _HIGHEST_FIXED_SIZE_ORDER = 256  # time and memory grow with its square; higher orders are left out
+_LEAST_NOISE = 0.2  # below it quadrature would need long arrays, and coarser bounds do: epsilon is vast
 _TAIL = 12.0  # standard deviations that quadrature covers on either side; beyond lies less than 1e-32
 _SPACING = 1 / 20  # of quadrature points; the trapezoidal rule on Gaussian integrands is exact to 1e-15
 
@@ -42,7 +43,7 @@ def fractional_rdp(step: Step) -> Array:
     """Return the Renyi divergence of one step, or a bound on it, at each of ``FRACTIONAL_ORDERS``."""
     if step.sampling_prob == 1:
         return FRACTIONAL_ORDERS / (2 * step.noise_multiplier**2)
-    if step.sampling is Sampling.POISSON:
+    if step.sampling is Sampling.POISSON and step.noise_multiplier >= _LEAST_NOISE:
         return _poisson_fractional(step.noise_multiplier, step.sampling_prob)
     return _between_orders(integer_rdp(step))
 
@@ -104,11 +105,12 @@ def _fixed_size_integer(noise_multiplier: float, sampling_prob: float) -> Array:
     """
     orders = INTEGER_ORDERS[INTEGER_ORDERS <= _HIGHEST_FIXED_SIZE_ORDER]
     j = np.arange(2, int(orders[-1]) + 1)
-    moments = _log_even_central_moments(noise_multiplier, int(orders[-1]) + 1)
-    tight = math.log(4) + 0.5 * (moments[j // 2] + moments[(j + 1) // 2])
-    plain = math.log(2) + j * (j - 1) / (2 * noise_multiplier**2)
+    log_bound = math.log(2) + j * (j - 1) / (2 * noise_multiplier**2)
+    if noise_multiplier >= _LEAST_NOISE:
+        moments = _log_even_central_moments(noise_multiplier, int(orders[-1]) + 1)
+        log_bound = np.minimum(log_bound, math.log(4) + 0.5 * (moments[j // 2] + moments[(j + 1) // 2]))
     a = orders[:, None]
-    log_terms = _log_binomial(a, j.astype(np.float64)) + j * math.log(sampling_prob) + np.minimum(tight, plain)
+    log_terms = _log_binomial(a, j.astype(np.float64)) + j * math.log(sampling_prob) + log_bound
     rdp = np.full(INTEGER_ORDERS.shape, np.inf)
     rdp[: len(orders)] = _log_one_plus_sum(np.where(j <= a, log_terms, -np.inf)) / (orders - 1)
     return rdp

@@ -1,0 +1,91 @@
+"""The sentence, in full."""
+
+import dataclasses
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpvd.errors import DpvdError
+from dpvd.privacy import AccountantName, Guarantee, Relation
+from dpvd.privacy.guarantee import round_up
+
+CLAIM = Guarantee(
+    epsilon=0.99951,
+    delta=1e-5,
+    relation=Relation.ADD_OR_REMOVE,
+    unit="example",
+    accountant=AccountantName.PLD,
+    sampling="Poisson sampling with probability 0.25",
+    noise_source="the system's cryptographic generator",
+    steps=40,
+    noise_multiplier=5.1,
+    public=("the number of examples (1437)",),
+)
+
+
+def test_a_private_run():
+    assert CLAIM.sentence() == (
+        "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with "
+        "probability 0.25 for 40 steps; Gaussian noise of multiplier 5.1 from the system's cryptographic "
+        "generator; accounted with privacy loss distributions. Public: the number of examples (1437). Tuned on "
+        "the data: nothing."
+    )
+
+
+def test_a_seeded_run_that_was_tuned():
+    claim = dataclasses.replace(
+        CLAIM,
+        relation="replace-one",
+        unit="patient",
+        accountant="moments",
+        noise_source="reproducible: not private against whoever knows the seed",
+        steps=1,
+        noise_multiplier=5.33628,
+        public=(),
+        tuned=("the learning rate", "the clipping norm"),
+    )
+    assert claim.sentence() == (
+        "(0.9996, 1e-05)-differentially private: replacing one patient; Poisson sampling with probability 0.25 "
+        "for 1 step; Gaussian noise of multiplier 5.336 from a seeded generator (reproducible: not private "
+        "against whoever knows the seed); accounted with Renyi differential privacy. Public: nothing. Tuned on "
+        "the data: the learning rate; the clipping norm (not in the account)."
+    )
+
+
+def test_a_run_without_noise():
+    claim = dataclasses.replace(CLAIM, epsilon=math.inf, noise_multiplier=0.0)
+    assert claim.sentence() == (
+        "Not differentially private: no noise was added; Poisson sampling with probability 0.25 for 40 steps. "
+        "Public: the number of examples (1437). Tuned on the data: nothing."
+    )
+
+
+def test_a_run_whose_account_is_infinite():
+    sentence = dataclasses.replace(CLAIM, epsilon=math.inf).sentence()
+    assert sentence.startswith("Not differentially private: no finite epsilon holds at delta 1e-05; adding or")
+
+
+@given(st.floats(0, 1e6, allow_subnormal=False))
+def test_epsilon_is_never_printed_below_its_value(epsilon):
+    assert epsilon <= float(round_up(epsilon)) <= epsilon * (1 + 1.01e-3)
+
+
+@pytest.mark.parametrize("epsilon", [0.3, math.inf])
+def test_plain_data_comes_back(epsilon):
+    claim = dataclasses.replace(CLAIM, epsilon=epsilon, tuned=("width",))
+    plain = json.loads(json.dumps(claim.to_dict(), allow_nan=False))
+    assert Guarantee.from_dict(plain) == claim
+    assert plain["sentence"] == claim.sentence()
+
+
+@pytest.mark.parametrize(
+    "damage", [{"epsilon": None}, {"surprise": 1}, {"epsilon": -1}, {"delta": 2}, {"relation": "x"}]
+)
+def test_damaged_data_is_refused(damage):
+    with pytest.raises(DpvdError):
+        Guarantee.from_dict({**CLAIM.to_dict(), **damage})
+    with pytest.raises(DpvdError, match="not a privacy guarantee"):
+        Guarantee.from_dict({})

@@ -1,0 +1,162 @@
+"""Charge before release: what a crash may do to the count, and what it may not."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from dpvd.errors import DpvdError
+from dpvd.privacy import Ledger
+
+PLAN = {"steps": 100, "noise_multiplier": 5.1, "sampler": {"kind": "poisson", "q": 0.25}}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "ledger.jsonl"
+
+
+def test_charges_add_up_and_survive(path):
+    ledger = Ledger.create(path, PLAN)
+    assert ledger.charged == 0
+    ledger.charge(10)
+    ledger.charge(5)
+    assert ledger.charged == 15
+    again = Ledger.open(path, PLAN)
+    again.charge(1)
+    assert Ledger.open(path).charged == 16
+    assert Ledger.open(path).plan == PLAN
+    assert [json.loads(line) for line in path.read_text().splitlines()[1:]] == [
+        {"charged": 10, "steps": 10},
+        {"charged": 15, "steps": 5},
+        {"charged": 16, "steps": 1},
+    ]
+
+
+def test_the_fingerprint_is_of_the_plan_whatever_the_order_of_its_keys(path):
+    ledger = Ledger.create(path, dict(reversed(PLAN.items())))
+    canonical = json.dumps(PLAN, sort_keys=True, separators=(",", ":")).encode()
+    assert ledger.fingerprint == Ledger.open(path, PLAN).fingerprint == hashlib.sha256(canonical).hexdigest()
+
+
+def test_a_charge_is_synchronised_to_disk_before_it_returns(path, monkeypatch):
+    ledger = Ledger.create(path, PLAN)
+    synced, sync = [], os.fsync
+
+    def watch(handle):
+        sync(handle)
+        synced.append(path.read_bytes())
+
+    monkeypatch.setattr(os, "fsync", watch)
+    ledger.charge(7)
+    assert json.loads(synced[-1].splitlines()[-1]) == {"charged": 7, "steps": 7}
+
+
+def test_another_plan_is_refused(path):
+    Ledger.create(path, PLAN).charge(1)
+    with pytest.raises(DpvdError, match="belongs to another plan"):
+        Ledger.open(path, {**PLAN, "steps": 101})
+
+
+def test_an_existing_file_is_kept(path):
+    Ledger.create(path, PLAN).charge(3)
+    with pytest.raises(DpvdError, match="exists already"):
+        Ledger.create(path, PLAN)
+    assert Ledger.open(path).charged == 3
+
+
+@pytest.mark.parametrize("steps", [0, -1, 1.5, True])
+def test_only_whole_positive_charges(path, steps):
+    ledger = Ledger.create(path, PLAN)
+    with pytest.raises(DpvdError, match="steps must be a whole number"):
+        ledger.charge(steps)
+    assert Ledger.open(path).charged == 0
+
+
+def test_every_torn_last_line_is_a_charge_that_never_returned(path):
+    ledger = Ledger.create(path, PLAN)
+    ledger.charge(10)
+    returned = path.read_bytes()
+    ledger.charge(20)
+    whole = path.read_bytes()
+    for end in range(len(returned), len(whole)):
+        path.write_bytes(whole[:end])
+        resumed = Ledger.open(path)
+        assert resumed.charged == 10
+        assert path.read_bytes() == whole[:end]  # looking changes nothing
+        resumed.charge(1)
+        assert Ledger.open(path).charged == 11
+
+
+def test_damage_that_no_crash_explains_is_an_error(path):
+    ledger = Ledger.create(path, PLAN)
+    ledger.charge(10)
+    ledger.charge(20)
+    header, first, second = path.read_bytes().splitlines(keepends=True)
+    damaged = {
+        "garbage": [header, b"gar\xffbage\n", second],
+        "a line lost": [header, second],
+        "a line twice": [header, first, first],
+        "a total that falls": [header, first, b'{"charged": 5, "steps": 5}\n'],
+        "two writers": [header, first, second, b'{"charged": 40, "steps": 30}\n'],
+        "no number": [header, b'{"charged": "10", "steps": 10}\n'],
+        "no object": [header, b"[]\n"],
+        "no header": [first, second],
+        "torn header": [header[:-5]],
+        "empty": [],
+        "plan changed": [header.replace(b"5.1", b"9.9"), first],
+        "other version": [header.replace(b'"version": 1', b'"version": 2'), first],
+    }
+    for name, lines in damaged.items():
+        path.write_bytes(b"".join(lines))
+        with pytest.raises(DpvdError):
+            pytest.fail(f"{name} was read as {Ledger.open(path).charged}")
+
+
+def test_a_second_writer_is_noticed(path):
+    mine = Ledger.create(path, PLAN)
+    yours = Ledger.open(path)
+    mine.charge(10)
+    with pytest.raises(DpvdError, match="written to by something else"):
+        yours.charge(20)
+    assert Ledger.open(path).charged == 10
+
+
+def test_files_that_cannot_be_read_or_written_are_reported(path, tmp_path):
+    with pytest.raises(DpvdError, match="cannot read the ledger"):
+        Ledger.open(path)
+    with pytest.raises(DpvdError, match="cannot write the ledger"):
+        Ledger.create(tmp_path / "missing" / "ledger.jsonl", PLAN)
+    ledger = Ledger.create(path, PLAN)
+    path.unlink()
+    with pytest.raises(DpvdError, match="cannot write the ledger"):
+        ledger.charge(1)
+    assert ledger.charged == 0
+    with pytest.raises(DpvdError, match="plain JSON data"):
+        Ledger.create(path, {"steps": {1, 2}})
+
+
+CHARGE_FOREVER = """
+import sys
+from dpvd.privacy import Ledger
+ledger = Ledger.create(sys.argv[1], {"steps": 1})
+while True:
+    ledger.charge(3)
+    print(ledger.charged, flush=True)  # the release: only after charge() has returned
+"""
+
+
+def test_a_killed_process_never_under_counts(path):
+    run = subprocess.Popen([sys.executable, "-c", CHARGE_FOREVER, str(path)], stdout=subprocess.PIPE, text=True)
+    assert run.stdout is not None
+    released = [int(run.stdout.readline()) for _ in range(20)]
+    run.send_signal(signal.SIGKILL)
+    released += [int(line) for line in run.stdout.read().split("\n") if line]
+    run.wait()
+    run.stdout.close()
+    assert run.returncode == -signal.SIGKILL
+    assert released[-1] <= Ledger.open(path).charged <= released[-1] + 3
