@@ -1,3 +1,71 @@
-"""Differentially private training of Bayesian neural networks by variational dropout."""
+"""Differentially private training of Bayesian neural networks by variational dropout.
+
+The names below are the ones most programs need. They are loaded when first used: accounting alone
+(``import dpvd.privacy``) does not load torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpvd.errors import DpvdError
+    from dpvd.grads import ClippedSum, Clipping, clipped_grad
+    from dpvd.nn import kl, log_alpha, prune, sparsity, variational
+    from dpvd.plan import PrivacyPlan
+    from dpvd.privacy import Guarantee, Relation
+    from dpvd.runs import RunRecord, TrainedRun, predict_dist
+    from dpvd.training import PrivateStep, Recipe, fit
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "ClippedSum": "dpvd.grads",
+    "Clipping": "dpvd.grads",
+    "DpvdError": "dpvd.errors",
+    "Guarantee": "dpvd.privacy",
+    "PrivacyPlan": "dpvd.plan",
+    "PrivateStep": "dpvd.training",
+    "Recipe": "dpvd.training",
+    "Relation": "dpvd.privacy",
+    "RunRecord": "dpvd.runs",
+    "TrainedRun": "dpvd.runs",
+    "clipped_grad": "dpvd.grads",
+    "fit": "dpvd.training",
+    "kl": "dpvd.nn",
+    "log_alpha": "dpvd.nn",
+    "predict_dist": "dpvd.runs",
+    "prune": "dpvd.nn",
+    "sparsity": "dpvd.nn",
+    "variational": "dpvd.nn",
+}
+
+__all__ = [
+    "ClippedSum",
+    "Clipping",
+    "DpvdError",
+    "Guarantee",
+    "PrivacyPlan",
+    "PrivateStep",
+    "Recipe",
+    "Relation",
+    "RunRecord",
+    "TrainedRun",
+    "clipped_grad",
+    "fit",
+    "kl",
+    "log_alpha",
+    "predict_dist",
+    "prune",
+    "sparsity",
+    "variational",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dpvd' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOMES])

@@ -32,7 +32,7 @@ def show(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json:
     rows = {
         "test accuracy": f"{record.test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
         "calibration error": f"{record.test['calibration_error']:.4f}",
-        "data": f"{record.dataset['name']}, {record.dataset['train']:,} to train on, {record.dataset['test']:,} to test",
+        "data": f"{record.dataset['name']}, {record.dataset['train']:,} to train, {record.dataset['test']:,} to test",
         "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
         "plan": ", ".join(f"{key} {value}" for key, value in record.plan.items() if value not in (None, [])),
