@@ -69,6 +69,17 @@ def test_seeded_batches_repeat_and_system_batches_do_not():
     assert isinstance(seeded.bits("noise"), SeededBits)
 
 
+def test_noise_and_sampling_never_share_a_stream():
+    for plan in (
+        PrivacyPlan(EXAMPLES, 15, steps=50, noise_multiplier=1.0),
+        PrivacyPlan(EXAMPLES, 15, steps=50, noise_multiplier=1.0, noise="seeded", seed=4),
+    ):
+        noise, sampling = np.empty(16, np.uint8), np.empty(16, np.uint8)
+        plan.bits("noise").fill(noise)
+        plan.bits("sampling").fill(sampling)
+        assert (noise != sampling).any()
+
+
 @pytest.mark.parametrize(
     ("epochs", "examples", "batch_size", "steps"),
     [(200, 60_000, 600, 20_000), (100, 1437, 100, 1437), (1, 10, 3, 4), (0.1, 1437, 1437, 1), (0.3, 10, 1, 3)],

@@ -12,7 +12,7 @@ from dpvd.mechanisms import SystemBits, add_gaussian
 from dpvd.nn import AdditiveLinear, kl, noise_from, variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger, Relation
-from dpvd.training import PrivateStep, cross_entropy
+from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
 
 WIDE = 400  # enough weights that the noise of one step can be measured to a few per cent
 
@@ -83,6 +83,35 @@ def test_the_scale_test_rejects_wrong_scales(wrong):
         assert_scale(noise["x"], 1.0)
 
 
+def test_equal_steps_repeat_their_noise_only_if_it_is_seeded(generator):
+    """A step that drew from a fixed stream under a plan with system noise would protect nobody."""
+    batch = examples(8, generator)
+    system = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
+    seeded = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0, noise="seeded", seed=1)
+    assert not torch.equal(noise_of(make_step(network(), system), batch), noise_of(make_step(network(), system), batch))
+    assert torch.equal(noise_of(make_step(network(), seeded), batch), noise_of(make_step(network(), seeded), batch))
+
+
+@pytest.mark.parametrize(("noise", "repeats"), [({"noise": "system"}, False), ({"noise": "seeded", "seed": 1}, True)])
+@pytest.mark.parametrize("batch_size", [20, 40])
+def test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded(batch_size, noise, repeats, generator):
+    """Runs that start alike: with half batches, what they draw is compared; with all examples, their noise."""
+    everything = examples(40, generator)
+    plan = PrivacyPlan(40, batch_size, steps=4, noise_multiplier=1.0, **noise)
+
+    def run() -> torch.Tensor:
+        seen, model = [], network()
+
+        def loss_fn(model, x, y):
+            seen.append(x)
+            return cross_entropy(model, x, y)
+
+        fit(model, everything, plan, Recipe(learning_rate=0.1), delta=1e-5, loss_fn=loss_fn, evaluations=1)
+        return torch.cat(seen) if batch_size < 40 else model[0].weight
+
+    assert torch.equal(run(), run()) is repeats
+
+
 def test_the_sum_is_divided_by_the_planned_batch_size(generator):
     """Not by the number of examples drawn: the noise is nothing here, the batch twice as large as planned."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
@@ -119,13 +148,15 @@ def test_kl_weight_follows_the_step(generator):
     assert norms[2] == pytest.approx(2 * norms[1], rel=1e-3)
 
 
-def test_the_tied_scale_is_the_noise_of_the_update(generator):
+@pytest.mark.parametrize(("relation", "reach"), [(Relation.ADD_OR_REMOVE, 1), (Relation.REPLACE_ONE, 2)])
+def test_the_tied_scale_is_the_noise_of_the_update(relation, reach, generator):
     """Algorithm 1: ζ = ηzΔ/S is both what the update carries and what the forward pass samples with."""
-    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(ClippingMode.PER_LAYER, 0.7))
+    clipping = Clipping(ClippingMode.PER_LAYER, 0.7)
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation)
     model = network("privacy")
     step = make_step(model, plan, learning_rate=0.5)
     step(examples(8, generator))
-    zeta = 0.5 * 3.0 * 0.7 * math.sqrt(2) / 20
+    zeta = 0.5 * 3.0 * 0.7 * math.sqrt(2) * reach / 20
     assert step.zeta == pytest.approx(zeta)
     for layer in (model[0], model[2]):
         assert layer.log_sigma2.exp().sqrt().item() == pytest.approx(zeta, rel=1e-5)

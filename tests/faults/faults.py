@@ -1,0 +1,193 @@
+"""The faults: what is changed in the package, and the test that has to notice.
+
+Each is a mistake that was made in some implementation of private training, or that is easily made. Training still
+runs and learns with all of them; only the guarantee is wrong.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["FAULTS", "Fault"]
+
+STEP, FIT, PLAN = "training/step.py", "training/fit.py", "plan.py"
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A mistake in the package.
+
+    Attributes:
+        name: the mistake in words.
+        file: where it is made, inside the package.
+        changes: the text to be replaced, which must occur exactly once, and what takes its place.
+        caught_by: node id of a test that must fail then.
+    """
+
+    name: str
+    file: str
+    changes: dict[str, str]
+    caught_by: str
+
+    def put_into(self, package: Path) -> None:
+        """Make the mistake in this copy of the package."""
+        path = package / self.file
+        text = path.read_text()
+        for before, after in self.changes.items():
+            count = text.count(before)
+            assert count == 1, (
+                f"fault {self.name!r} looks for this text in {self.file} and found it {count} times instead of once; "
+                f"the code has changed and the fault has to follow it:\n{before}"
+            )
+            text = text.replace(before, after)
+        path.write_text(text)
+
+
+FAULTS = [
+    Fault(
+        "noise half as large",
+        "mechanisms/noise.py",
+        {"alpha=std)": "alpha=std / 2)"},
+        "tests/mechanisms/test_noise.py::TestAddGaussian::test_adds_noise_of_the_right_scale_to_every_tensor",
+    ),
+    Fault(
+        "half of the planned noise asked for",
+        STEP,
+        {"self.plan.noise_std(clipped.": "0.5 * self.plan.noise_std(clipped."},
+        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+    Fault(
+        "noise on each example's gradient before the sum",
+        STEP,
+        {"            add_gaussian(": "            for _ in batch[0]:\n                add_gaussian("},
+        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+    Fault(
+        "noise inside the clip",
+        STEP,
+        {
+            "            gradients = {\n": "            for noisy in clipped.grads.values():\n"
+            "                noisy.mul_((self.plan.clipping.clip_norm / noisy.norm()).clamp_max(1.0))\n"
+            "            gradients = {\n"
+        },
+        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+    Fault(
+        "division by the realised batch size",
+        STEP,
+        {"jacobian.get(name, 1.0) / self.plan.batch_size": "jacobian.get(name, 1.0) / max(1, clipped.count)"},
+        "tests/training/test_step.py::test_the_sum_is_divided_by_the_planned_batch_size",
+    ),
+    Fault(
+        "shuffled batches under a Poisson account",
+        PLAN,
+        {
+            "        sampler = self.sampler\n": "        import torch\n        order = []\n",
+            "rows = sampler.draw(len(data[0]), stream)": "order = order or list("
+            "torch.randperm(len(data[0])).split(self.batch_size))\n            rows = order.pop()",
+        },
+        "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
+    ),
+    Fault(
+        "KL inside the clip",
+        STEP,
+        {
+            "        self.kl_weight = kl_weight\n": "        self.kl_weight = None\n"
+            "        if kl_weight is not None:\n"
+            "            self.loss_fn = lambda m, *rows: loss_fn(m, *rows) + kl_weight(0) * kl(m) / plan.examples\n"
+        },
+        "tests/training/test_step.py::test_kl_is_added_unclipped_and_after_the_noise",
+    ),
+    Fault(
+        "one weight draw shared by the batch",
+        "nn/families.py",
+        {
+            "gaussian_sample(mean, self.output_variance(x)) if": "mean + self.linear_map("
+            "x, self.weight_variance().sqrt() * draw(self.weight.shape, x), None) if"
+        },
+        "tests/nn/test_layers.py::test_equal_rows_get_different_noise_and_no_row_sees_another",
+    ),
+    Fault(
+        "one output draw shared by the batch",
+        "nn/noise.py",
+        {"device=device).to(like.device)": "device=device).to(like.device)[:1].expand(tuple(shape))"},
+        "tests/grads/test_engines.py::test_noise_differs_between_examples",
+    ),
+    Fault(
+        "per-layer clipping accounted as flat",
+        "grads/clipping.py",
+        {"math.sqrt(groups if self.mode is ClippingMode.PER_LAYER else 1)": "1.0"},
+        "tests/grads/test_sensitivity.py::test_per_layer_clipping_reaches_beyond_the_flat_bound",
+    ),
+    Fault(
+        "ledger written after release",
+        STEP,
+        {
+            "        self._charge()\n": "",
+            "        self.optimizer.step()\n": "        self.optimizer.step()\n        self._charge()\n",
+        },
+        "tests/training/test_step.py::test_a_step_is_on_disk_before_its_batch_is_touched",
+    ),
+    Fault(
+        "biases left out of the norm",
+        "grads/factored.py",
+        {"+= gradient.squared_norm()": '+= 0 if name.endswith("bias") else gradient.squared_norm()'},
+        "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
+    ),
+    Fault(
+        "biases not scaled by the clip factor",
+        "grads/factored.py",
+        {
+            ".weighted_sum(factors[:, grouping.group_of[name]])": ".weighted_sum(factors[:, grouping.group_of[name]]"
+            '.clamp_min(1.0 if name.endswith("bias") else 0.0))'
+        },
+        "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
+    ),
+    Fault(
+        "a resumed run forgets the charges of lost steps",
+        FIT,
+        {
+            "        self.step.taken, self.history =": "        self.step.charged = facts['taken']\n"
+            "        self.step.taken, self.history ="
+        },
+        "tests/training/test_fit.py::test_a_killed_run_keeps_its_charges_and_never_passes_the_budget",
+    ),
+    Fault(
+        "seeded streams although the system's were planned",
+        PLAN,
+        {"        return SystemBits()": "        return SeededBits(0, purpose)"},
+        "tests/test_plan.py::test_seeded_batches_repeat_and_system_batches_do_not",
+    ),
+    Fault(
+        "a step's noise seeded although the system's was planned",
+        STEP,
+        {
+            '        self.noise = plan.bits("noise")': "        from dpvd.mechanisms import SeededBits\n"
+            '        self.noise = SeededBits(0, "noise")'
+        },
+        "tests/training/test_step.py::test_equal_steps_repeat_their_noise_only_if_it_is_seeded",
+    ),
+    Fault(
+        "a run's noise seeded although the system's was planned",
+        FIT,
+        {'= plan.bits("noise"), plan': '= SeededBits(0, "noise"), plan'},
+        "tests/training/test_step.py::test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded",
+    ),
+    Fault(
+        "a run's batches seeded although the system's were planned",
+        FIT,
+        {', plan.bits("sampling")': ', SeededBits(0, "sampling")'},
+        "tests/training/test_step.py::test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded",
+    ),
+    Fault(
+        "noise and batches from one stream",
+        PLAN,
+        {"return SeededBits(self.seed, purpose)": 'return SeededBits(self.seed, "")'},
+        "tests/test_plan.py::test_noise_and_sampling_never_share_a_stream",
+    ),
+    Fault(
+        "noise scaled for add-or-remove under replace-one",
+        STEP,
+        {"clipped.sensitivity(self.plan.relation)": 'clipped.sensitivity("add-or-remove")'},
+        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+]
