@@ -24,7 +24,7 @@ LIBRARY = {
 @pytest.mark.parametrize(("z", "q"), [(1.0, 0.1), (0.5, 0.6), (3.0, 0.02)])
 def test_profiles_equal_numerical_integration(pair, z, q):
     profile, mixtures = PAIRS[pair]
-    for eps in (-1.0, -0.05, 0.0, 0.05, 0.4, 1.5):
+    for eps in (-1.0, 0.0, 0.05, 1.5):
         exact = divergence(*mixtures(q), z, eps)
         assert float(profile(z, q, np.array(eps))) == pytest.approx(exact, rel=1e-5, abs=1e-9)
 
@@ -52,7 +52,7 @@ def contributions(rng, count):
 
 
 def grid_divergence(weights_and_means, other, z, eps):
-    side = np.linspace(-8 * z - 1, 8 * z + 1, 401)
+    side = np.linspace(-8 * z - 1, 8 * z + 1, 301)
     x = np.stack(np.meshgrid(side, side), axis=-1)
 
     def density(parts):
@@ -66,7 +66,7 @@ def grid_divergence(weights_and_means, other, z, eps):
 def test_no_pair_of_contributions_in_the_plane_exceeds_the_replace_profiles(eps):
     rng, z, q = np.random.default_rng(0), 0.8, 0.2
     bounds = replace_profile(z, q, np.array(eps)), fixed_size_profile(z, q, np.array(eps))
-    for mine, yours, other in zip(*(contributions(rng, 15) for _ in range(3)), strict=True):
+    for mine, yours, other in zip(*(contributions(rng, 8) for _ in range(3)), strict=True):
         poisson = grid_divergence([(1 - q, 0 * mine), (q, mine)], [(1 - q, 0 * mine), (q, yours)], z, eps)
         fixed = grid_divergence([(1 - q, other), (q, mine)], [(1 - q, other), (q, yours)], z, eps)
         assert poisson <= bounds[0] + 1e-6

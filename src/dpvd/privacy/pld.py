@@ -86,5 +86,6 @@ def _on_grid(
 ) -> PLDPmf:
     """Return a distribution on multiples of ``spacing`` whose profile lies on or above the given one."""
     first, last = math.floor(low / spacing), math.ceil(high / spacing)
-    deltas = np.clip(profile(z, q, np.arange(first, last + 1) * spacing), 0.0, 1.0)
+    epsilons = spacing * np.arange(first, last + 1, dtype=np.float64)
+    deltas = np.clip(profile(z, q, epsilons), 0.0, 1.0)
     return create_pmf_pessimistic_connect_dots_fixed_gap(spacing, first, last, deltas)

@@ -66,7 +66,8 @@ def replace_profile(z: float, q: float, epsilon: Array) -> Array:
     shift = 0.5 / z
     upper = (1 - q) * np.exp(log_ndtr(-x)) + q * np.exp(log_ndtr(shift - x))
     lower = (1 - q) * np.exp(epsilon + log_ndtr(-x)) + q * np.exp(epsilon + log_ndtr(-shift - x))
-    return np.maximum(upper - lower, 0.0)
+    profile: Array = np.maximum(upper - lower, 0.0)
+    return profile
 
 
 def largest_loss(z: float, q: float) -> float:

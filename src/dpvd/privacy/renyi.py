@@ -56,12 +56,12 @@ def _poisson_integer(noise_multiplier: float, sampling_prob: float) -> Array:
     References: Mironov, Talwar and Zhang (2019), arXiv 1908.10530v1, Section 3.3; the "- 1" takes the
     leading 1 = sum C(a,k) q^k (1-q)^(a-k) out of the sum.
     """
-    a = INTEGER_ORDERS[:, None]
-    k = np.arange(2, INTEGER_ORDERS[-1] + 1)
+    a, k, log_binomial = _binomial_table()
     growth = (k * k - k) / (2 * noise_multiplier**2)
-    log_terms = _log_binomial(a, k) + k * math.log(sampling_prob) + (a - k) * math.log1p(-sampling_prob)
+    log_terms = log_binomial + a * math.log1p(-sampling_prob)
+    log_terms += k * (math.log(sampling_prob) - math.log1p(-sampling_prob))
     log_terms += growth + np.log(-np.expm1(-growth))
-    return _log_one_plus_sum(np.where(k <= a, log_terms, -np.inf)) / (INTEGER_ORDERS - 1)
+    return _log_one_plus_sum(log_terms) / (INTEGER_ORDERS - 1)
 
 
 def _poisson_fractional(noise_multiplier: float, sampling_prob: float) -> Array:
@@ -145,6 +145,13 @@ def _quadrature(reach: float, fineness: float) -> tuple[Array, Array]:
     spacing = _SPACING * fineness
     x = np.arange(-_TAIL, reach + _TAIL, spacing)
     return x, -0.5 * x * x + math.log(spacing / math.sqrt(2 * math.pi))
+
+
+@lru_cache(maxsize=1)
+def _binomial_table() -> tuple[Array, Array, Array]:
+    """Return orders a (a column), k from 2 to the highest order, and log C(a, k), -inf for k > a."""
+    a, k = INTEGER_ORDERS[:, None], np.arange(2, INTEGER_ORDERS[-1] + 1)
+    return a, k, np.where(k <= a, _log_binomial(a, k), -np.inf)
 
 
 def _log_binomial(n: Array, k: Array) -> Array:

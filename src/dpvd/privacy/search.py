@@ -33,7 +33,7 @@ def edge_of_budget(
     >>> round(edge_of_budget(lambda x: 1 / x, 0.5, start=1.0, thrifty=1e3, costly=1e-3), 2)
     2.0
     """
-    bracket = _bracket(spent, budget, start, thrifty, costly)
+    bracket = _bracket(spent, budget, start, thrifty, costly, whole)
     if bracket is None:
         return None
     (good, good_spent), (bad, bad_spent) = bracket
@@ -61,7 +61,7 @@ def _done(good: float, good_spent: float, bad: float, budget: float, whole: bool
 
 
 def _bracket(
-    spent: Callable[[float], float], budget: float, start: float, thrifty: float, costly: float
+    spent: Callable[[float], float], budget: float, start: float, thrifty: float, costly: float, whole: bool
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
     """Return a value within budget and one beyond it, each with its spending.
 
@@ -74,6 +74,8 @@ def _bracket(
     stride = _FIRST_STRIDE
     while here != limit:
         there = here * math.exp(direction * stride)
+        if whole:
+            there = math.ceil(there) if direction > 0 else math.floor(there)
         there = min(there, limit) if direction > 0 else max(there, limit)
         there_spent = spent(there)
         if (there_spent <= budget) != within:
