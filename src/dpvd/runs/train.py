@@ -22,7 +22,18 @@ from dpvd.privacy import AccountantName, Relation
 from dpvd.runs.measure import alpha_histograms, predict_dist, quick_look, sparsity_counts, test_measures
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.record import RunRecord
-from dpvd.training import INPUT_NORM, FitResult, Progress, Recipe, default_sizes, fit, ordinary_recipe, private_recipe
+from dpvd.training import (
+    INPUT_NORM,
+    FitResult,
+    Progress,
+    Recipe,
+    default_batch_size,
+    default_clipping,
+    default_steps,
+    fit,
+    ordinary_recipe,
+    private_recipe,
+)
 
 __all__ = ["MODEL", "PreparedRun", "RunOptions", "execute", "prepare_run"]
 
@@ -147,15 +158,19 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
 
 def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
     examples = len(dataset.train_x)
-    sizes = default_sizes(examples, private=options.method is not Method.NONE)
-    batch_size = options.batch_size or sizes.batch_size
+    private = options.method is not Method.NONE
+    batch_size = default_batch_size(examples, private=private) if options.batch_size is None else options.batch_size
+    clipping = default_clipping()
     tuned = ("the constants of the default recipe",) if dataset.name in RULE_CHOSEN_ON else ()
     plan = PrivacyPlan(
         examples=examples,
         batch_size=batch_size,
-        steps=0 if options.epochs is not None else sizes.steps_at(batch_size),
+        steps=0 if options.epochs is not None else default_steps(examples, batch_size, private=private),
         epochs=options.epochs,
-        clipping=Clipping(options.clipping or sizes.clipping.mode, options.clip_norm or sizes.clipping.clip_norm),
+        clipping=Clipping(
+            clipping.mode if options.clipping is None else options.clipping,
+            clipping.clip_norm if options.clip_norm is None else options.clip_norm,
+        ),
         sampling=options.sampling,
         relation=options.relation,
         noise=NoiseKind.SEEDED if options.seeded_noise else NoiseKind.SYSTEM,

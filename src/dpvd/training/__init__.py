@@ -2,7 +2,14 @@
 
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
-from dpvd.training.defaults import INPUT_NORM, default_sizes, ordinary_recipe, private_recipe
+from dpvd.training.defaults import (
+    INPUT_NORM,
+    default_batch_size,
+    default_clipping,
+    default_steps,
+    ordinary_recipe,
+    private_recipe,
+)
 from dpvd.training.fit import FitResult, Progress, fit
 from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import OptimizerKind, Recipe
@@ -21,7 +28,9 @@ __all__ = [
     "Recipe",
     "Schedule",
     "cross_entropy",
-    "default_sizes",
+    "default_batch_size",
+    "default_clipping",
+    "default_steps",
     "fit",
     "ordinary_recipe",
     "private_recipe",

@@ -1,11 +1,10 @@
 """The default rule: batch size, steps, clipping and recipe from public numbers alone.
 
-The rule knows the number of examples, the budget and the shape of the network; it never looks at the data. It is
-explained, with the measurements behind its constants, in the documentation ("Default recipe").
+The rule knows the number of examples, the budget (through the calibrated noise) and the shape of the network; it
+never looks at the data. The documentation ("Default recipe") has the measurements behind its constants.
 """
 
 import math
-from dataclasses import dataclass
 
 from dpvd.errors import DpvdError, positive_int
 from dpvd.grads import Clipping, ClippingMode
@@ -13,64 +12,79 @@ from dpvd.plan import PrivacyPlan
 from dpvd.training.recipe import Recipe
 from dpvd.training.schedules import Decay
 
-__all__ = ["INPUT_NORM", "Sizes", "default_sizes", "ordinary_recipe", "private_recipe"]
+__all__ = [
+    "INPUT_NORM",
+    "default_batch_size",
+    "default_clipping",
+    "default_steps",
+    "ordinary_recipe",
+    "private_recipe",
+]
 
 INPUT_NORM = 4.0
 """The L2 norm that every example's features are scaled to."""
 
 MOMENTUM = 0.9
+
+# Private training: large batches, few steps, and a learning rate that follows from the noise.
+PRIVATE_BATCH = 2048
+FULL_BATCH_STEPS = 200
+LOGIT_NOISE = 6.0  # what all steps together may leave in an output of the network
+ENOUGH_SIGNAL = 400.0  # below this signal-to-noise ratio of the whole run less noise is better than faster learning
+LARGEST_PACE = 500.0
+KL_WEIGHT, KL_WARMUP = 0.01, 0.5
 AVERAGE = 0.3
-LARGEST_BATCH = 4096
-PRIVATE_STEPS = 120
-LOGIT_NOISE = 6.0
-ORDINARY_BATCH, ORDINARY_EPOCHS = 100, 40
+
+# Ordinary training.
+ORDINARY_BATCH, ORDINARY_EPOCHS, ORDINARY_RATE = 100, 40.0, 0.05
 
 
-@dataclass(frozen=True)
-class Sizes:
-    """How many examples a step sees, how many steps there are, and how gradients are bounded."""
-
-    batch_size: int
-    examples: int
-    steps: int | None
-    epochs: float | None
-    clipping: Clipping
-
-    def steps_at(self, batch_size: int) -> int:
-        """The number of steps with this batch size."""
-        if self.steps is not None:
-            return self.steps
-        assert self.epochs is not None
-        return max(1, math.ceil(self.epochs * self.examples / batch_size))
-
-
-def default_sizes(examples: int, *, private: bool) -> Sizes:
-    """Private training takes few steps on batches as large as they can be; ordinary training many on small ones."""
+def default_batch_size(examples: int, *, private: bool) -> int:
+    """All the data, up to the size where larger batches gain little."""
     positive_int(examples=examples)
-    clipping = Clipping(ClippingMode.AUTOMATIC, clip_norm=1.0)
-    if private:
-        return Sizes(min(examples, LARGEST_BATCH), examples, PRIVATE_STEPS, None, clipping)
-    return Sizes(min(examples, ORDINARY_BATCH), examples, None, ORDINARY_EPOCHS, clipping)
+    return min(examples, PRIVATE_BATCH if private else ORDINARY_BATCH)
+
+
+def default_steps(examples: int, batch_size: int, *, private: bool) -> int:
+    """200 (N/S)^(1/3) private steps: more than one pass is cheap in privacy, many passes are not."""
+    positive_int(examples=examples, batch_size=batch_size)
+    ratio = examples / batch_size
+    return math.ceil(FULL_BATCH_STEPS * ratio ** (1 / 3) if private else ORDINARY_EPOCHS * ratio)
+
+
+def default_clipping() -> Clipping:
+    """Automatic clipping: no threshold that would have to be tuned on the data."""
+    return Clipping(ClippingMode.AUTOMATIC, clip_norm=1.0)
 
 
 def private_recipe(plan: PrivacyPlan, *, features: int, hidden: int) -> Recipe:
     """The recipe for a calibrated plan and a network with one hidden layer.
 
-    The learning rate is set so that the privacy noise that all steps together leave in an output of the network has
-    the same size whatever the budget, the batch size, the number of steps and the width.
+    The learning rate makes the privacy noise that all steps together leave in an output of the network the same,
+    whatever the budget, the batch size, the number of steps and the width:
+
+        r   = S √T / (zΔ)                          signal to noise of the whole run
+        κ   = 6 min(1, √(r / 400))                 the noise to be left in an output
+        g   = √(a² H / 2d + 1)                     norm of an output's gradient at the start, a the norm of the inputs
+        η₀  = (1 - m) / g · min(500, κ S / (zΔ √T))
     """
     if not plan.noise_multiplier:
         raise DpvdError("a private recipe needs a plan with noise: calibrate it first")
+    noise = plan.noise_std(plan.clipping.sensitivity(plan.relation, groups=2))
+    signal = plan.batch_size * math.sqrt(plan.steps) / noise
+    kappa = LOGIT_NOISE * min(1.0, math.sqrt(signal / ENOUGH_SIGNAL))
     gain = math.sqrt(INPUT_NORM**2 * hidden / (2 * features) + 1)
-    accumulated = plan.clipping.clip_norm * plan.noise_multiplier * math.sqrt(plan.steps) / plan.batch_size
+    pace = min(LARGEST_PACE, kappa * plan.batch_size / (noise * math.sqrt(plan.steps)))
     return Recipe(
-        learning_rate=(1 - MOMENTUM) * LOGIT_NOISE / (gain * accumulated),
+        learning_rate=(1 - MOMENTUM) / gain * pace,
         momentum=MOMENTUM,
         decay=Decay.LINEAR,
+        kl_weight=KL_WEIGHT,
+        kl_warmup=KL_WARMUP,
         average=AVERAGE,
     )
 
 
 def ordinary_recipe() -> Recipe:
     """The recipe without privacy."""
-    return Recipe(learning_rate=0.05, momentum=MOMENTUM, decay=Decay.LINEAR)
+    return Recipe(learning_rate=ORDINARY_RATE, momentum=MOMENTUM, decay=Decay.LINEAR)
