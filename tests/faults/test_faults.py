@@ -37,16 +37,14 @@ def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "message"),
+    ("before", "after", "message"),
     [
-        ("a package that cannot be imported", "import nowhere_to_be_found\n", "cannot be imported"),
-        ("a test that breaks off", "raise DpvdError('broken')\n", "broke off instead of failing"),
+        ("import math\n", "import math, nowhere_to_be_found\n", "cannot be imported"),
+        ("        sampler = self.sampler\n", "        sampler = no_such_name\n", "broke off instead of failing"),
     ],
 )
-def test_a_broken_package_does_not_count_as_caught(name: str, text: str, message: str, copy: Path) -> None:
-    before = "        positive_int(examples=self.examples, batch_size=self.batch_size)\n"
-    place = {"import math\n": f"{text}import math\n"} if "import" in text else {before: f"        {text}{before}"}
-    Fault(name, "plan.py", place, "").put_into(copy / "dpvd")
+def test_a_broken_package_does_not_count_as_caught(before: str, after: str, message: str, copy: Path) -> None:
+    Fault("not a fault but a crash", "plan.py", {before: after}, "").put_into(copy / "dpvd")
     outcome = run_tests(copy, "tests/test_plan.py::test_batches_keep_examples_together")
     assert outcome.code not in (CAUGHT, PASSED)
     assert message in outcome.output
