@@ -11,11 +11,12 @@ composed. All are in closed form in the profile G of the Gaussian mechanism.
 All normals have standard deviation z; the unit is the sensitivity under the relation.
 
 References: Zhu, Dong and Wang (2022), arXiv 2106.08567, adaptive composition of dominating pairs and
-their amplification by sampling, for the first two. For the third, advanced joint convexity (Balle, Barthe and Gaboardi 2018, arXiv 1807.01647v2, Theorem 2) reduces
-the divergence to the mean of a convex function of a sum of two log-normal variables of mean 1, and by
-Kahane's inequality it grows with each entry of their covariance; opposite contributions of full norm
-maximise all entries at once. (The same argument, with contributions taken relative to the example that
-fills the place otherwise, proves the second.)
+their amplification by sampling, for the first two. For the third, advanced joint convexity (Balle,
+Barthe and Gaboardi 2018, arXiv 1807.01647v2, Theorem 2) reduces the divergence to the mean of a convex
+function of a sum of two log-normal variables of mean 1, and by Kahane's inequality it grows with each
+entry of their covariance; opposite contributions of full norm maximise all entries at once. (The same
+argument, with contributions taken relative to the example that fills the place otherwise, proves the
+second.)
 """
 
 import math
