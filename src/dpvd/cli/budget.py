@@ -7,13 +7,16 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
-from dpvd.cli.console import out, print_json, say
-from dpvd.cli.options import AsJson, Delta
-from dpvd.errors import DpvdError
+from dpvd.cli.console import out, print_json, print_text, say
+from dpvd.cli.options import AsJson, Delta, check_steps, warn_of_large_delta
+from dpvd.errors import DpvdError, in_unit_interval
 from dpvd.plan import PrivacyPlan, SamplingKind
 from dpvd.privacy import AccountantName, Relation, accountant_for, round_up
 
 __all__ = ["budget"]
+
+# Outside of this, and within it at the ends, ε is 0 or in the millions: no noise is worth a question there.
+LEAST_NOISE, MOST_NOISE = 1e-3, 1e7
 
 WORDS = {
     AccountantName.PLD: "privacy losses, tight",
@@ -37,7 +40,12 @@ def budget(
     """Show the noise that every accountant asks for at a budget, or the ε it grants to a noise."""
     if (epsilon is None) == (noise_multiplier is None):
         raise DpvdError("give either --epsilon or --noise-multiplier")
+    if noise_multiplier is not None:
+        _check_noise(noise_multiplier)
+    check_steps(examples, batch_size, epochs)
+    in_unit_interval(delta=delta)
     plan = PrivacyPlan(examples, batch_size, epochs=epochs, relation=relation, sampling=sampling)
+    warn_of_large_delta(delta, examples)
     with say.status("accounting"):
         answers = [_row(plan, name, epsilon, noise_multiplier, delta) for name in AccountantName]
     rows = [row for row in answers if row is not None]
@@ -46,7 +54,14 @@ def budget(
     if as_json:
         print_json(rows)
     else:
-        _show(plan, rows, delta, reverse=epsilon is None)
+        _show(plan, rows, delta, epsilon)
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    if noise_multiplier != 0 and not LEAST_NOISE <= noise_multiplier <= MOST_NOISE:
+        raise DpvdError(
+            f"noise_multiplier must be 0 or from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise_multiplier!r}"
+        )
 
 
 def _row(
@@ -74,27 +89,24 @@ def _row(
     }
 
 
-def _show(plan: PrivacyPlan, rows: list[dict[str, Any]], delta: float, *, reverse: bool) -> None:
-    title = (
-        f"δ = {delta:g}, N = {plan.examples:,}, batch {plan.batch_size:,} (q = {plan.sampling_prob:.4g}), "
-        f"{plan.steps:,} steps, {plan.relation}, {plan.sampler.describe()}"
-    )
-    table = Table(title=title, title_justify="left", title_style="bold")
+def _show(plan: PrivacyPlan, rows: list[dict[str, Any]], delta: float, epsilon: float | None) -> None:
+    reverse = epsilon is None
+    given = f"noise {rows[0]['noise_multiplier']:g}" if reverse else f"ε up to {epsilon:g}"
+    print_text(f"{given} at δ = {delta:g}, {plan.relation} relation", "bold")
+    print_text(f"{plan.examples:,} examples, {plan.steps:,} steps, {plan.sampler.describe()}")
+    table = Table()
     table.add_column("accountant")
     table.add_column("noise z", justify="right")
     table.add_column("the paper's σ", justify="right")
     table.add_column("ε", justify="right")
     table.add_column("how it adds up", style="dim")
     for row in rows:
-        epsilon = "∞" if row["epsilon"] is None else round_up(row["epsilon"])
+        spent = "∞" if row["epsilon"] is None else round_up(row["epsilon"])
         noise, sigma = (f"{_up(row[name], reverse):.4f}" for name in ("noise_multiplier", "sigma"))
-        table.add_row(row["accountant"], noise, sigma, epsilon, WORDS[AccountantName(row["accountant"])])
+        table.add_row(row["accountant"], noise, sigma, spent, WORDS[AccountantName(row["accountant"])])
     out.print(table)
-    out.print(
-        "z is the noise over the sensitivity; the paper's σ is the same noise over 2C (flat clipping).",
-        style="dim",
-        highlight=False,
-    )
+    print_text("z is the noise over the sensitivity;", "dim")
+    print_text("the paper's σ is the same noise over 2C (flat clipping).", "dim")
 
 
 def _up(noise: float, given: bool) -> float:

@@ -4,9 +4,13 @@ from typing import Annotated
 
 import typer
 
+from dpvd.cli.console import warn
+from dpvd.errors import DpvdError, positive, positive_int
 from dpvd.privacy import AccountantName
 
-__all__ = ["AsJson", "Delta", "parse_accountant"]
+__all__ = ["AsJson", "Delta", "check_steps", "parse_accountant", "warn_of_large_delta"]
+
+MOST_STEPS = 10**7
 
 Delta = Annotated[float, typer.Option(help="δ of the guarantee; below 1/N to mean anything.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
@@ -14,4 +18,28 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON o
 
 def parse_accountant(name: str) -> AccountantName:
     """For typer: 'moments' is another name of rdp."""
-    return AccountantName.parse(name)
+    try:
+        return AccountantName.parse(name)
+    except DpvdError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def check_steps(examples: int, batch_size: int, epochs: float) -> None:
+    """Refuse more steps than can be accounted for in reasonable time.
+
+    Raises:
+        DpvdError: if there are too many, or a number is out of range.
+    """
+    positive_int(examples=examples, batch_size=batch_size)
+    positive(epochs=epochs)
+    if epochs > MOST_STEPS * batch_size / examples:
+        raise DpvdError(
+            f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more than {MOST_STEPS:,} "
+            "steps: take fewer epochs or larger batches"
+        )
+
+
+def warn_of_large_delta(delta: float, examples: int) -> None:
+    """A δ of 1/N or more is legal and protects next to nothing."""
+    if delta >= 1 / examples:
+        warn(f"delta {delta:g} is not below 1/N = {1 / examples:.3g}: it allows whole examples to be published")

@@ -27,6 +27,10 @@ def predict(
 ) -> None:
     """Predict the class of each example, its probability, and how sure the model is of that probability."""
     positive_int(samples=samples)
+    if out_file is not None and as_json:
+        raise DpvdError("give --out or --json, not both")
+    if out_file is not None and out_file.exists():
+        raise DpvdError(f"{out_file} exists already: choose another --out")
     trained = TrainedRun(run)
     x = _read(inputs)
     probabilities, spread = trained.predict_dist(x, samples)
@@ -42,10 +46,11 @@ def predict(
     elif out_file is None:
         _write_csv(rows, sys.stdout)
     else:
-        if out_file.exists():
-            raise DpvdError(f"{out_file} exists already: choose another --out")
-        with out_file.open("x", newline="", encoding="utf-8") as file:
-            _write_csv(rows, file)
+        try:
+            with out_file.open("x", newline="", encoding="utf-8") as file:
+                _write_csv(rows, file)
+        except OSError as error:
+            raise DpvdError(f"cannot write {out_file} ({error.strerror}): choose another --out") from error
 
 
 def _read(path: Path) -> Tensor:
@@ -53,21 +58,26 @@ def _read(path: Path) -> Tensor:
         raise DpvdError(f"there is no file {path}")
     try:
         values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_csv(path)
-        x = torch.from_numpy(np.asarray(values, dtype=np.float32))
-    except (ValueError, UnicodeDecodeError, csv.Error) as error:
+        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
+            x = torch.from_numpy(np.asarray(values).astype(np.float32, casting="same_kind"))
+    except (ValueError, TypeError, EOFError, OSError, csv.Error) as error:
         raise DpvdError(f"{path} cannot be read as numbers, one example per row: {error}") from error
-    if x.dim() < 2 or x.numel() == 0:
-        raise DpvdError(f"{path} holds no examples: shape {list(x.shape)}")
+    if x.numel() == 0:
+        raise DpvdError(f"{path} holds no examples")
+    if x.dim() < 2:
+        raise DpvdError(f"{path} must hold one example per row, got an array of shape {tuple(x.shape)}")
     bad = (~torch.isfinite(x.flatten(1)).all(1)).nonzero().flatten()
     if len(bad):
-        raise DpvdError(f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row {int(bad[0])}")
+        raise DpvdError(
+            f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row {int(bad[0])} (from 0)"
+        )
     return x
 
 
 def _read_csv(path: Path) -> list[list[float]]:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         rows = [row for row in csv.reader(file) if row]
-    if rows and not _is_number(rows[0][0]):
+    if rows and not any(map(_is_number, rows[0])):
         rows = rows[1:]  # a header
     if len({len(row) for row in rows}) > 1:
         raise ValueError("rows have different lengths")

@@ -1,12 +1,14 @@
 """``dpvd show``: what a run was, what it promises and what it reached."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.table import Table
+from rich.text import Text
 
-from dpvd.cli.console import out, print_json
+from dpvd.cli.console import out, print_json, print_line, print_text
 from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError
 from dpvd.privacy import Ledger
@@ -26,7 +28,7 @@ def show(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json:
     if as_json:
         print_json(record.to_dict())
         return
-    out.print(record.guarantee["sentence"], style="bold", highlight=False)
+    print_text(record.guarantee["sentence"], "bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     low, high = record.test["interval"]
     rows = {
@@ -35,10 +37,9 @@ def show(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json:
         "data": f"{record.dataset['name']}, {record.dataset['train']:,} to train, {record.dataset['test']:,} to test",
         "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
-        "plan": ", ".join(f"{key} {value}" for key, value in record.plan.items() if value not in (None, [])),
-        "recipe": ", ".join(f"{key} {value}" for key, value in record.recipe.items()),
+        "plan": _phrase(record.plan),
+        "recipe": _phrase(record.recipe),
         "training": f"{record.seconds:.1f} s, {record.created}, dpvd {record.version}",
-        "report": str(run / "report.html"),
     }
     if record.sparsity:
         total = record.sparsity["total"]
@@ -46,8 +47,25 @@ def show(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json:
             f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥ {record.sparsity['threshold']:g})"
         )
     for name, value in rows.items():
-        table.add_row(name, value)
-    out.print(table)
+        table.add_row(name, Text(value))
+    out.print(table, soft_wrap=False)
+    print_line(f"report {run / 'report.html'}")
+
+
+def _phrase(values: Mapping[str, Any]) -> str:
+    """Settings in words: batch size 200, noise multiplier 2.453, clipping (mode automatic, clip norm 1)."""
+    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in values.items() if _is_set(value))
+
+
+def _short(value: object) -> str:
+    if isinstance(value, Mapping):
+        return f"({_phrase(value)})"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _is_set(value: object) -> bool:
+    """Lists are in the statement already."""
+    return value is not None and not isinstance(value, list)
 
 
 def _show_unfinished(run: Path, as_json: bool) -> None:
@@ -56,8 +74,5 @@ def _show_unfinished(run: Path, as_json: bool) -> None:
     if as_json:
         print_json({"finished": False, "charged": ledger.charged, "steps": steps, "plan": ledger.plan})
     else:
-        out.print(
-            f"unfinished: {ledger.charged} of {steps} steps are charged. Go on with the command that started it, "
-            f"and --out {run} --resume",
-            highlight=False,
-        )
+        print_text(f"unfinished: {ledger.charged} of {steps} steps are charged.")
+        print_line(f"Go on with the command that started it, and --out {run} --resume")

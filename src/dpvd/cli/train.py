@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from dpvd.cli.console import out, print_json, progress_bar, say, warn
-from dpvd.cli.options import AsJson, Delta, parse_accountant
+from dpvd.cli.console import print_json, print_line, print_text, progress_bar, say
+from dpvd.cli.options import AsJson, Delta, check_steps, parse_accountant, warn_of_large_delta
 from dpvd.data import load
 from dpvd.grads import ClippingMode
 from dpvd.plan import SamplingKind
@@ -71,10 +71,10 @@ def train(
         seeded_noise=seeded_noise,
     )
     data = load(dataset, data_dir)
-    if method is not Method.NONE and delta >= 1 / len(data.train_x):
-        warn(
-            f"delta {delta:g} is not below 1/N = {1 / len(data.train_x):.3g}: it allows whole examples to be published"
-        )
+    if method is not Method.NONE:
+        warn_of_large_delta(delta, len(data.train_x))
+    if epochs is not None:
+        check_steps(len(data.train_x), len(data.train_x) if batch_size is None else batch_size, epochs)
     with say.status("calibrating the noise"):
         run = prepare_run(options, data)
     folder = out_dir if out_dir is not None else _new_folder(dataset, method)
@@ -110,13 +110,12 @@ def summary(record: RunRecord, folder: Path) -> dict[str, Any]:
 def _show(record: RunRecord, page: Path) -> None:
     low, high = record.test["interval"]
     accuracy = record.test["accuracy"]
-    out.print(record.guarantee["sentence"], style="bold", highlight=False)
-    out.print(
-        f"test accuracy {accuracy:.3f} (95 % interval {low:.3f} to {high:.3f})   "
-        f"calibration error {record.test['calibration_error']:.3f}   {record.seconds:.0f} s",
-        highlight=False,
+    print_text(record.guarantee["sentence"], "bold")
+    print_text(
+        f"test accuracy {accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), "
+        f"calibration error {record.test['calibration_error']:.3f}, {record.seconds:.1f} s"
     )
-    out.print(f"report {page}", highlight=False)
+    print_line(f"report {page}")
 
 
 def _new_folder(dataset: str, method: Method) -> Path:

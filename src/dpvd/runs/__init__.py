@@ -2,8 +2,9 @@
 
 from dpvd.runs.measure import predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
+from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
-from dpvd.runs.train import PreparedRun, RunOptions, execute, prepare_run
+from dpvd.runs.train import PreparedRun, execute, prepare_run
 from dpvd.runs.trained import TrainedRun
 
 __all__ = [

@@ -68,9 +68,16 @@ class NetworkSpec:
         object.__setattr__(self, "scale", choice(self.scale, Scale, "scale"))
 
     def build(self, seed: int = 0) -> nn.Module:
-        """The network with its initial weights, which follow from the seed alone."""
+        """The network with its initial weights, which follow from the seed alone.
+
+        Raises:
+            DpvdError: if it does not fit into memory.
+        """
         generator = torch.Generator().manual_seed(seed)
-        first, last = nn.Linear(self.features, self.hidden), nn.Linear(self.hidden, self.classes)
+        try:
+            first, last = _empty_linear(self.features, self.hidden), _empty_linear(self.hidden, self.classes)
+        except (RuntimeError, TypeError) as error:  # torch's ways to say "too large"
+            raise DpvdError(f"a network of {self.parameters:,} parameters does not fit into memory") from error
         with torch.no_grad():
             first.weight.normal_(0, self.features**-0.5, generator=generator)
             last.weight.zero_()  # the first steps then move the outputs only by what the data says
@@ -108,3 +115,8 @@ class NetworkSpec:
         if set(values) != known:
             raise DpvdError(f"not a network: fields {sorted(set(values) ^ known)} are missing or unknown")
         return cls(**values)
+
+
+def _empty_linear(inputs: int, outputs: int) -> nn.Linear:
+    """A dense layer without values yet: torch's own initial values would draw from the global generator."""
+    return nn.Linear(inputs, outputs, device="meta").to_empty(device="cpu")

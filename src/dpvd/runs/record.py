@@ -14,6 +14,16 @@ __all__ = ["RunRecord"]
 RECORD = "record.json"
 FORMAT = 1
 
+# What this program reads out of a record's parts; later versions may add to them.
+NEEDED = {
+    "dataset": ("name", "train", "test"),
+    "model": ("network", "layers"),
+    "plan": ("batch_size", "noise_multiplier"),
+    "recipe": (),
+    "guarantee": ("sentence", "epsilon", "delta", "steps"),
+    "test": ("accuracy", "interval", "calibration_error"),
+}
+
 
 @dataclass(frozen=True)
 class RunRecord:
@@ -68,7 +78,13 @@ class RunRecord:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
+        if not isinstance(values, Mapping):
+            raise DpvdError(f"a record is a mapping from names to values, got {type(values).__name__}")
         if values.get("format") != FORMAT:
             raise DpvdError(f"a record of format {FORMAT} is needed, got {values.get('format')!r}")
+        for name, needed in NEEDED.items():
+            part = values.get(name)
+            if not isinstance(part, Mapping) or not set(needed) <= set(part):
+                raise DpvdError(f"the part {name!r} is missing or incomplete")
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in values.items() if name in known})

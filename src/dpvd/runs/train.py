@@ -15,12 +15,13 @@ from torch import nn
 
 from dpvd import __version__
 from dpvd.data import Dataset
-from dpvd.errors import DpvdError, in_unit_interval, positive
-from dpvd.grads import Clipping, ClippingMode
-from dpvd.plan import NoiseKind, PrivacyPlan, SamplingKind
-from dpvd.privacy import AccountantName, Relation
+from dpvd.errors import DpvdError
+from dpvd.grads import Clipping
+from dpvd.plan import NoiseKind, PrivacyPlan
+from dpvd.runs.folder import begin_folder, take_up_folder
 from dpvd.runs.measure import alpha_histograms, predict_dist, quick_look, sparsity_counts, test_measures
 from dpvd.runs.network import Method, NetworkSpec, Scale
+from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
 from dpvd.training import (
     INPUT_NORM,
@@ -35,44 +36,13 @@ from dpvd.training import (
     private_recipe,
 )
 
-__all__ = ["MODEL", "PreparedRun", "RunOptions", "execute", "prepare_run"]
+__all__ = ["MODEL", "PreparedRun", "execute", "prepare_run"]
 
 MODEL = "model.safetensors"
 SAMPLES = 32
 
 # The constants of the default rule were chosen on splits of this data set's training part.
 RULE_CHOSEN_ON = ("digits",)
-
-
-@dataclass(frozen=True)
-class RunOptions:
-    """What a user may choose; None leaves the choice to the default rule."""
-
-    delta: float
-    epsilon: float | None = None
-    method: Method = Method.DPVD
-    seed: int = 0
-    hidden: int = 1000
-    batch_size: int | None = None
-    epochs: float | None = None
-    accountant: AccountantName = AccountantName.PLD
-    relation: Relation = Relation.ADD_OR_REMOVE
-    sampling: SamplingKind = SamplingKind.POISSON
-    scale: Scale | None = None
-    learning_rate: float | None = None
-    clipping: ClippingMode | None = None
-    clip_norm: float | None = None
-    kl_weight: float | None = None
-    seeded_noise: bool = False
-
-    def __post_init__(self) -> None:
-        in_unit_interval(delta=self.delta)
-        if self.method is not Method.NONE:
-            if self.epsilon is None:
-                raise DpvdError(f"method {self.method} needs a privacy budget: give --epsilon, or use --method none")
-            positive(epsilon=self.epsilon)
-        if self.scale is not None and self.method is not Method.DPVD:
-            raise DpvdError(f"a posterior scale can be chosen for method dpvd only, not for {self.method}")
 
 
 @dataclass(frozen=True)
@@ -119,11 +89,12 @@ def execute(
     """Train, measure on the test data, and write model and record into the folder.
 
     Raises:
-        DpvdError: if the folder holds a run already (and it is not to be resumed); nothing is changed then.
+        DpvdError: if the folder holds a run already (and it is not to be resumed), or another run than this one
+            (and it is): nothing is changed then. If training diverged: the steps stay charged.
     """
-    if not resume and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise DpvdError(f"{folder} exists already and is not empty: choose another --out, or --resume the run in it")
     model = run.network.build(run.options.seed)
+    started_with = run.options.to_dict() | {"dataset": run.dataset.name, "checksum": run.dataset.checksum}
+    (take_up_folder if resume else begin_folder)(folder, started_with)
     train_x, test_x = run.network.inputs(run.dataset.train_x), run.network.inputs(run.dataset.test_x)
     test_y = run.dataset.test_y
     result = fit(
@@ -140,6 +111,8 @@ def execute(
         on_step=on_step,
     )
     probabilities, _ = predict_dist(model, test_x, samples=SAMPLES)
+    if not torch.isfinite(probabilities).all():
+        raise DpvdError("training diverged, the outputs are not finite: lower --learning-rate or --kl-weight")
     record = _record(run, result, test_measures(probabilities, test_y, SAMPLES))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(state, folder / (MODEL + ".partial"))
@@ -206,7 +179,7 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),
         guarantee=result.guarantee.to_dict(),
-        history=[{**entry, "epsilon": _finite(entry["epsilon"])} for entry in result.history],
+        history=[{name: _finite(value) for name, value in entry.items()} for entry in result.history],
         test=test,
         alpha=alpha_histograms(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {},
         sparsity=sparsity_counts(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {},
@@ -222,9 +195,9 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
     )
 
 
-def _finite(epsilon: float) -> float | None:
-    """JSON has no infinity: a run without privacy has no ε."""
-    return epsilon if math.isfinite(epsilon) else None
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: a run without privacy has no ε, a step that overflowed no loss."""
+    return value if math.isfinite(value) else None
 
 
 def _describe(layer: nn.Module) -> str:

@@ -38,7 +38,8 @@ class TrainedRun:
         model = self.network.build()
         try:
             model.load_state_dict(load_file(path))
-        except (SafetensorError, OSError, RuntimeError) as error:
-            first_line = str(error).split("\n")[0]
-            raise DpvdError(f"the model {path} cannot be read: {first_line}") from error
+        except (SafetensorError, OSError) as error:
+            raise DpvdError(f"the model {path} cannot be read: {error}") from error
+        except RuntimeError as error:  # other names or shapes of parameters
+            raise DpvdError(f"the model {path} does not fit the network in the record beside it") from error
         return model.eval()

@@ -1,0 +1,81 @@
+"""What a user may choose for a run, checked before anything else happens."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
+from dpvd.grads import ClippingMode
+from dpvd.plan import SamplingKind
+from dpvd.privacy import AccountantName, Relation
+from dpvd.runs.network import Method, Scale
+
+__all__ = ["RunOptions"]
+
+SEEDS = 2**63  # what torch's generators take
+LEAST, MOST = 1e-30, 1e30  # what stays finite and above zero in 32-bit arithmetic, with some room
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a user may choose; None leaves the choice to the default rule.
+
+    Raises:
+        DpvdError: if a value is out of range, or the choices contradict each other.
+    """
+
+    delta: float
+    epsilon: float | None = None
+    method: Method = Method.DPVD
+    seed: int = 0
+    hidden: int = 1000
+    batch_size: int | None = None
+    epochs: float | None = None
+    accountant: AccountantName = AccountantName.PLD
+    relation: Relation = Relation.ADD_OR_REMOVE
+    sampling: SamplingKind = SamplingKind.POISSON
+    scale: Scale | None = None
+    learning_rate: float | None = None
+    clipping: ClippingMode | None = None
+    clip_norm: float | None = None
+    kl_weight: float | None = None
+    seeded_noise: bool = False
+
+    def __post_init__(self) -> None:
+        self._parse_names()
+        in_unit_interval(delta=self.delta)
+        if self.method is not Method.NONE:
+            if self.epsilon is None:
+                raise DpvdError(f"method {self.method} needs a privacy budget: give --epsilon, or use --method none")
+            positive(epsilon=self.epsilon)
+        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
+            raise DpvdError(f"seed must be a whole number from 0 to {SEEDS - 1}, got {self.seed!r}")
+        positive_int(hidden=self.hidden)
+        if self.batch_size is not None:
+            positive_int(batch_size=self.batch_size)
+        for name in ("epochs", "learning_rate", "clip_norm"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            positive(**{name: value})
+            if not LEAST <= value <= MOST:
+                raise DpvdError(f"{name} must lie between {LEAST:g} and {MOST:g}, got {value!r}")
+        if self.kl_weight is not None:
+            non_negative(kl_weight=self.kl_weight)
+        if self.scale is not None and self.method is not Method.DPVD:
+            raise DpvdError(f"a posterior scale can be chosen for method dpvd only, not for {self.method}")
+
+    def _parse_names(self) -> None:
+        """Accept names as plain text too."""
+        parsed = {
+            "method": choice(self.method, Method, "method"),
+            "accountant": AccountantName.parse(self.accountant),
+            "relation": choice(self.relation, Relation, "relation"),
+            "sampling": choice(self.sampling, SamplingKind, "sampling"),
+            "scale": None if self.scale is None else choice(self.scale, Scale, "scale"),
+            "clipping": None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping"),
+        }
+        for name, value in parsed.items():
+            object.__setattr__(self, name, value)
+
+    def to_dict(self) -> dict[str, Any]:
+        return {name: str(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
