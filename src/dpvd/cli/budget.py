@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dpvd.cli.console import out, print_json, print_text, say
 from dpvd.cli.options import AsJson, Delta, check_steps, warn_of_large_delta
-from dpvd.errors import DpvdError, in_unit_interval
+from dpvd.errors import DpvdError, in_unit_interval, positive
 from dpvd.plan import PrivacyPlan, SamplingKind
 from dpvd.privacy import AccountantName, Relation, accountant_for, round_up
 
@@ -40,6 +40,8 @@ def budget(
     """Show the noise that every accountant asks for at a budget, or the ε it grants to a noise."""
     if (epsilon is None) == (noise_multiplier is None):
         raise DpvdError("give either --epsilon or --noise-multiplier")
+    if epsilon is not None:
+        positive(epsilon=epsilon)
     if noise_multiplier is not None:
         _check_noise(noise_multiplier)
     check_steps(examples, batch_size, epochs)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 import typer
 from torch import Tensor
@@ -57,10 +58,10 @@ def _read(path: Path) -> Tensor:
     if not path.is_file():
         raise DpvdError(f"there is no file {path}")
     try:
-        values = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _read_csv(path)
+        values = _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
         with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
             x = torch.from_numpy(np.asarray(values).astype(np.float32, casting="same_kind"))
-    except (ValueError, TypeError, EOFError, OSError, csv.Error) as error:
+    except (ValueError, TypeError, OSError, csv.Error) as error:
         raise DpvdError(f"{path} cannot be read as numbers, one example per row: {error}") from error
     if x.numel() == 0:
         raise DpvdError(f"{path} holds no examples")
@@ -72,6 +73,11 @@ def _read(path: Path) -> Tensor:
             f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row {int(bad[0])} (from 0)"
         )
     return x
+
+
+def _read_npy(path: Path) -> npt.NDArray[Any]:
+    with path.open("rb") as file:
+        return np.lib.format.read_array(file, allow_pickle=False)
 
 
 def _read_csv(path: Path) -> list[list[float]]:

@@ -113,9 +113,9 @@ def _show(record: RunRecord, page: Path) -> None:
     print_text(record.guarantee["sentence"], "bold")
     print_text(
         f"test accuracy {accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), "
-        f"calibration error {record.test['calibration_error']:.3f}, {record.seconds:.1f} s"
+        f"calibration error {record.test['calibration_error']:.3f}"
     )
-    print_line(f"report {page}")
+    print_line(f"trained in {record.seconds:.1f} s, report {page}")
 
 
 def _new_folder(dataset: str, method: Method) -> Path:
