@@ -9,6 +9,7 @@ import typer
 from dpvd.cli.console import print_json, print_line, print_text, progress_bar, say
 from dpvd.cli.options import AsJson, Delta, check_steps, parse_accountant, warn_of_large_delta
 from dpvd.data import load
+from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
 from dpvd.plan import SamplingKind
 from dpvd.privacy import AccountantName, Relation
@@ -52,6 +53,8 @@ def train(
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a data set and write it, its record and its report page into a folder."""
+    if resume and out_dir is None:
+        raise DpvdError("--resume needs --out: name the folder of the run to go on with")
     options = RunOptions(
         delta=delta,
         epsilon=None if method is Method.NONE else epsilon,

@@ -1,0 +1,73 @@
+"""The program as a process: what reaches which stream, exit codes, and signals in the middle of a run."""
+
+import json
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from dpvd.privacy import Ledger
+from tests.cli.program import call, start, train_line
+
+LONG = {"epochs": 60}
+"""432 steps with a checkpoint after every 21 or 22: time enough to be stopped in the middle."""
+
+
+def wait_for(path: Path, process) -> None:
+    """Until the file is there; the process must not end before."""
+    deadline = time.monotonic() + 120
+    while not path.exists():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_bad_input_is_one_line_on_stderr_and_exit_code_2(tmp_path):
+    process = start(*train_line(tmp_path / "run", epsilon=-1, json=True))
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert out == ""
+    assert err == "error: epsilon must be a finite number above 0, got -1.0\n"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")
+def test_interrupt_then_resume(tmp_path):
+    folder = tmp_path / "run"
+    first = start(*train_line(folder, **LONG, json=True))
+    wait_for(folder / "checkpoint.safetensors", first)
+    first.send_signal(signal.SIGINT)
+    out, err = first.communicate(timeout=120)
+    assert first.returncode == 130, err
+    assert out == ""
+    assert "Traceback" not in err
+    assert "--resume" in err.splitlines()[-1]
+    charged = call("show", folder, "--json").json["charged"]
+    assert 0 < charged < 432
+    assert not (folder / "record.json").exists()
+
+    second = start(*train_line(folder, **LONG, json=True, resume=True))
+    out, err = second.communicate(timeout=120)
+    assert second.returncode == 0, err
+    said = json.loads(out)  # one JSON object on stdout and nothing else
+    assert out.count("\n") == 1
+    assert said["steps"] == Ledger.open(folder / "ledger.jsonl").charged == 432
+    assert 0.9 < said["epsilon"] <= 1
+    assert "432" in said["statement"]
+
+
+def test_kill_then_resume_never_takes_more_steps_than_were_left(tmp_path):
+    folder = tmp_path / "run"
+    process = start(*train_line(folder, **LONG, json=True))
+    wait_for(folder / "checkpoint.safetensors", process)
+    time.sleep(0.05)  # some steps past the checkpoint: charged, and lost
+    process.kill()
+    process.communicate(timeout=120)
+    before = (folder / "ledger.jsonl").read_bytes()
+    resumed = call(*train_line(folder, **LONG, json=True, resume=True))
+    assert resumed.code == 0, resumed.err
+    after = (folder / "ledger.jsonl").read_bytes()
+    assert after.startswith(before[: before.rindex(b"\n") + 1])  # no charge is taken back
+    assert Ledger.open(folder / "ledger.jsonl").charged == resumed.json["steps"] == 432
+    assert 0.9 < resumed.json["epsilon"] <= 1
