@@ -78,6 +78,19 @@ def test_every_package_has_an_api_page() -> None:
 
 
 @pytest.mark.parametrize(
+    "name", sorted(path.stem for path in (ROOT / "docs" / "api").glob("*.md") if path.stem != "index")
+)
+def test_api_pages_cover_all_that_is_public(name: str) -> None:
+    """A page shows a package, or its modules one by one. A module would hide a function of the same name."""
+    package = importlib.import_module(f"dpvd.{name}")
+    shown = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api" / f"{name}.md").read_text(), re.MULTILINE)
+    public = {public for module in shown for public in importlib.import_module(module).__all__}
+    hidden = {public for public in package.__all__ if (ROOT / "src" / "dpvd" / name / f"{public}.py").exists()}
+    assert public >= set(package.__all__)
+    assert {f"{package.__name__}.{public}" for public in hidden} <= set(shown)
+
+
+@pytest.mark.parametrize(
     ("heading", "group"), [("## To run", ""), ("## To develop", "dev"), ("## To build this site", "docs")]
 )
 def test_every_dependency_is_justified(heading: str, group: str) -> None:
