@@ -11,8 +11,8 @@ import pytest
 from dpvd.privacy import Ledger
 from tests.cli.program import call, start, train_line
 
-LONG = {"epochs": 60}
-"""432 steps with a checkpoint after every 21 or 22: time enough to be stopped in the middle."""
+LONG = {"epochs": 40}
+"""288 steps with a checkpoint after every 14 or 15: time enough to be stopped in the middle."""
 
 
 def wait_for(path: Path, process) -> None:
@@ -44,7 +44,7 @@ def test_interrupt_then_resume(tmp_path):
     assert "Traceback" not in err
     assert "--resume" in err.splitlines()[-1]
     charged = call("show", folder, "--json").json["charged"]
-    assert 0 < charged < 432
+    assert 0 < charged < 288
     assert not (folder / "record.json").exists()
 
     second = start(*train_line(folder, **LONG, json=True, resume=True))
@@ -52,9 +52,9 @@ def test_interrupt_then_resume(tmp_path):
     assert second.returncode == 0, err
     said = json.loads(out)  # one JSON object on stdout and nothing else
     assert out.count("\n") == 1
-    assert said["steps"] == Ledger.open(folder / "ledger.jsonl").charged == 432
+    assert said["steps"] == Ledger.open(folder / "ledger.jsonl").charged == 288
     assert 0.9 < said["epsilon"] <= 1
-    assert "432" in said["statement"]
+    assert "288" in said["statement"]
 
 
 def test_kill_then_resume_never_takes_more_steps_than_were_left(tmp_path):
@@ -69,5 +69,5 @@ def test_kill_then_resume_never_takes_more_steps_than_were_left(tmp_path):
     assert resumed.code == 0, resumed.err
     after = (folder / "ledger.jsonl").read_bytes()
     assert after.startswith(before[: before.rindex(b"\n") + 1])  # no charge is taken back
-    assert Ledger.open(folder / "ledger.jsonl").charged == resumed.json["steps"] == 432
+    assert Ledger.open(folder / "ledger.jsonl").charged == resumed.json["steps"] == 288
     assert 0.9 < resumed.json["epsilon"] <= 1

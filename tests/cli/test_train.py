@@ -6,6 +6,7 @@ import json
 import pytest
 from safetensors.torch import load_file
 
+from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger
 from tests.cli.program import call, train_line
 
@@ -26,6 +27,13 @@ def test_the_budget_is_used_and_not_passed(finished):
     assert said["delta"] == 1e-5
     assert said["noise_multiplier"] > 1
     assert said["steps"] == 15  # 2 passes over 1,437 examples by 200, rounded up
+
+
+def test_epsilon_is_what_the_reported_noise_and_steps_spend(finished):
+    said = finished[1].json
+    plan = PrivacyPlan(1437, 200, steps=said["steps"], noise_multiplier=said["noise_multiplier"])
+    assert said["epsilon"] == pytest.approx(plan.epsilon(said["delta"]), rel=1e-9)
+    assert said["epsilon"] != 1  # not merely what was asked for
 
 
 def test_the_model_has_learned(finished):

@@ -140,3 +140,15 @@ def test_a_run_on_data_of_ones_own(tmp_path, generator):
     record = execute(prepare_run(options, data), tmp_path)
     assert record.test["accuracy"] > 0.7
     assert record.guarantee["tuned"] == []
+
+
+def test_resuming_on_other_data_is_refused(tmp_path):
+    def interrupt(progress):
+        raise KeyboardInterrupt
+
+    data = load("digits")
+    with pytest.raises(KeyboardInterrupt):
+        execute(prepare_run(SMALL, data), tmp_path, on_step=interrupt)
+    changed = replace(data, train_x=1 - data.train_x, checksum="")
+    with pytest.raises(DpvdError, match="checksum"):
+        execute(prepare_run(SMALL, changed), tmp_path, resume=True)
