@@ -5,10 +5,10 @@ from pathlib import Path
 from dpvd.data.dataset import Dataset, validate
 from dpvd.data.digits import load_digits
 from dpvd.data.mnist import load_mnist
-from dpvd.data.preprocessing import flatten, prepare, unit_norm
+from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
 from dpvd.errors import DpvdError
 
-__all__ = ["Dataset", "flatten", "load", "load_digits", "load_mnist", "prepare", "unit_norm", "validate"]
+__all__ = ["Dataset", "centred", "flatten", "load", "load_digits", "load_mnist", "prepare", "unit_norm", "validate"]
 
 
 def load(name: str, data_dir: Path | None = None) -> Dataset:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dpvd.data.dataset import Dataset
 
-__all__ = ["flatten", "prepare", "unit_norm"]
+__all__ = ["centred", "flatten", "prepare", "unit_norm"]
 
 
 def flatten(x: Tensor) -> Tensor:
@@ -45,6 +45,22 @@ def unit_norm(x: Tensor) -> Tensor:
     scaled = rows / torch.where(largest > 0, largest, 1)
     norms = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)  # between 1 and √d, or 0
     return scaled.div_(torch.where(norms > 0, norms, 1)).reshape(x.shape)
+
+
+def centred(x: Tensor) -> Tensor:
+    """Return every example minus its own mean over features.
+
+    Pixels are never negative, so images share a large common component that tells them apart no better than a
+    constant would; a gradient bounded in norm should not be spent on it.
+
+    Args:
+        x: inputs, shape (n, features), floating point.
+
+    >>> centred(torch.tensor([[1.0, 3.0], [5.0, 5.0]]))
+    tensor([[-1.,  1.],
+            [ 0.,  0.]])
+    """
+    return x - x.mean(dim=1, keepdim=True)
 
 
 def prepare(dataset: Dataset) -> Dataset:

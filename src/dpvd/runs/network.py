@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.data import flatten, unit_norm
+from dpvd.data import centred, flatten, unit_norm
 from dpvd.errors import DpvdError, choice, positive_int
 from dpvd.nn import variational
+from dpvd.training import PRE_ACTIVATION
 
 __all__ = ["Method", "NetworkSpec", "Scale"]
 
@@ -52,7 +53,8 @@ class NetworkSpec:
         scale: where the posterior's scale comes from.
         rate: dropout rate of the fixed scale.
         prior: name of the prior of the KL term.
-        input_norm: L2 norm that each example's inputs are scaled to, by themselves; None leaves them as they are.
+        input_norm: L2 norm that each example's inputs are scaled to, by themselves, after their mean is taken off;
+            None leaves them as they are.
     """
 
     features: int
@@ -79,7 +81,7 @@ class NetworkSpec:
         except (RuntimeError, TypeError) as error:  # torch's ways to say "too large"
             raise DpvdError(f"a network of {self.parameters:,} parameters does not fit into memory") from error
         with torch.no_grad():
-            first.weight.normal_(0, self.features**-0.5, generator=generator)
+            first.weight.normal_(0, self._first_std(), generator=generator)
             last.weight.zero_()  # the first steps then move the outputs only by what the data says
             first.bias.zero_()
             last.bias.zero_()
@@ -94,12 +96,20 @@ class NetworkSpec:
             case Scale.NONE:
                 return plain
 
+    def _first_std(self) -> float:
+        """Inputs of one norm give pre-activations of one standard deviation, whatever the number of features."""
+        return self.features**-0.5 if self.input_norm is None else PRE_ACTIVATION / self.input_norm
+
     def inputs(self, x: Tensor) -> Tensor:
         """Raw examples [n, ...] as the network takes them: [n, features]. Each row depends on its example alone."""
         rows = flatten(x if x.is_floating_point() else x.float())
         if rows.shape[1] != self.features:
             raise DpvdError(f"the network takes {self.features} features for each example, got {rows.shape[1]}")
-        return rows if self.input_norm is None else unit_norm(rows) * self.input_norm
+        if self.input_norm is None:
+            return rows
+        return (
+            unit_norm(centred(unit_norm(rows))) * self.input_norm
+        )  # the inner one keeps large values from overflowing
 
     @property
     def parameters(self) -> int:

@@ -65,9 +65,9 @@ def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
     network = _network(options, dataset)
     plan = _plan(options, dataset)
     if options.method is Method.NONE:
-        recipe = ordinary_recipe()
+        recipe = ordinary_recipe(hidden=network.hidden)
     else:
-        recipe = private_recipe(plan, features=network.features, hidden=network.hidden)
+        recipe = private_recipe(plan, hidden=network.hidden)
         if network.scale is Scale.LEARNED:
             recipe = replace(recipe, kl_weight=1.0, kl_warmup=0.5)
         if options.method is Method.SVI:
@@ -159,7 +159,7 @@ def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
 def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRecord:
     dataset, model = run.dataset, result.model
     norm = run.network.input_norm
-    scaled = "" if norm is None else f"; each example by itself scaled to L2 norm {norm:g}"
+    scaled = "" if norm is None else f"; each example by itself centred on its own mean and scaled to L2 norm {norm:g}"
     return RunRecord(
         method=str(run.options.method),
         seed=run.options.seed,

@@ -4,6 +4,7 @@ from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.defaults import (
     INPUT_NORM,
+    PRE_ACTIVATION,
     default_batch_size,
     default_clipping,
     default_steps,
@@ -18,6 +19,7 @@ from dpvd.training.step import PrivateStep
 
 __all__ = [
     "INPUT_NORM",
+    "PRE_ACTIVATION",
     "Checkpoint",
     "Decay",
     "FitResult",
