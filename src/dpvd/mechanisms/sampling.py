@@ -65,6 +65,8 @@ class PoissonSampler:
         >>> PoissonSampler(0.25).describe()
         'Poisson sampling with probability 0.25'
         """
+        if self.sampling_prob == 1:
+            return "all examples in every step"
         return f"Poisson sampling with probability {self.sampling_prob:.6g}"
 
     def expected_batch(self, examples: int) -> float:
