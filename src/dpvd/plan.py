@@ -20,6 +20,9 @@ from dpvd.privacy import AccountantName, Guarantee, Relation, epsilon, noise_mul
 __all__ = ["NoiseKind", "PrivacyPlan", "SamplingKind"]
 
 
+MOST_STEPS = 10**8
+
+
 class SamplingKind(StrEnum):
     """How the batch of a step is drawn."""
 
@@ -90,6 +93,8 @@ class PrivacyPlan:
             if self.steps:
                 raise DpvdError("give steps or epochs, not both")
             positive(epochs=epochs)
+            if epochs * self.examples / self.batch_size > MOST_STEPS:
+                raise DpvdError(f"epochs must make at most {MOST_STEPS:g} steps, got {epochs!r}")
             self._set(steps=max(1, math.ceil(epochs * self.examples / self.batch_size - 1e-9)))
         positive_int(steps=self.steps)
         if self.noise_multiplier is not None:

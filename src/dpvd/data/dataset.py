@@ -26,6 +26,8 @@ class Dataset:
         test_y: test labels.
         classes: number of classes; public.
         preprocessing: what was done to the inputs, and that it used no statistic of the training data.
+        pixels: whether all features are intensities of one kind, so that their mean over an example means something
+            (brightness) that a model may do without.
         checksum: SHA-256 of the contents as loaded; computed when not given.
 
     Raises:
@@ -39,6 +41,7 @@ class Dataset:
     test_y: Tensor
     classes: int
     preprocessing: str
+    pixels: bool = False
     checksum: str = ""
 
     def __post_init__(self) -> None:

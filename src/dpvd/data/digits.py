@@ -43,4 +43,5 @@ def load_digits() -> Dataset:
         test_y=targets[test],
         classes=_CLASSES,
         preprocessing="pixels divided by 16; no statistic of the training data is used",
+        pixels=True,
     )

@@ -65,6 +65,7 @@ def load_mnist(data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS
         test_y=test_y.to(torch.int64),
         classes=_CLASSES,
         preprocessing="pixels as stored, 0 to 255; no statistic of the training data is used",
+        pixels=True,
     )
 
 

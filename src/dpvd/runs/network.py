@@ -53,8 +53,8 @@ class NetworkSpec:
         scale: where the posterior's scale comes from.
         rate: dropout rate of the fixed scale.
         prior: name of the prior of the KL term.
-        input_norm: L2 norm that each example's inputs are scaled to, by themselves, after their mean is taken off;
-            None leaves them as they are.
+        input_norm: L2 norm that each example's inputs are scaled to, by themselves; None leaves them as they are.
+        centred: whether the mean of an example's inputs is taken off before that.
     """
 
     features: int
@@ -64,6 +64,7 @@ class NetworkSpec:
     rate: float = 0.1
     prior: str = "log-uniform"
     input_norm: float | None = None
+    centred: bool = False
 
     def __post_init__(self) -> None:
         positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
@@ -105,11 +106,15 @@ class NetworkSpec:
         rows = flatten(x if x.is_floating_point() else x.float())
         if rows.shape[1] != self.features:
             raise DpvdError(f"the network takes {self.features} features for each example, got {rows.shape[1]}")
-        if self.input_norm is None:
-            return rows
-        return (
-            unit_norm(centred(unit_norm(rows))) * self.input_norm
-        )  # the inner one keeps large values from overflowing
+        if self.centred:
+            rows = centred(unit_norm(rows))  # large values are brought into range first: their mean could overflow
+        return rows if self.input_norm is None else unit_norm(rows) * self.input_norm
+
+    def describe_inputs(self) -> str:
+        """What is done to each example, in words."""
+        parts = ["centred on its own mean"] if self.centred else []
+        parts += [] if self.input_norm is None else [f"scaled to L2 norm {self.input_norm:g}"]
+        return f"each example by itself {' and '.join(parts)}" if parts else "used as it is"
 
     @property
     def parameters(self) -> int:

@@ -126,7 +126,7 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
     if options.method is Method.DPVD:
         scale = options.scale or Scale.PRIVACY
     features = math.prod(dataset.feature_shape)
-    return NetworkSpec(features, options.hidden, dataset.classes, scale, input_norm=INPUT_NORM)
+    return NetworkSpec(features, options.hidden, dataset.classes, scale, input_norm=INPUT_NORM, centred=dataset.pixels)
 
 
 def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
@@ -158,8 +158,6 @@ def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
 
 def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRecord:
     dataset, model = run.dataset, result.model
-    norm = run.network.input_norm
-    scaled = "" if norm is None else f"; each example by itself centred on its own mean and scaled to L2 norm {norm:g}"
     return RunRecord(
         method=str(run.options.method),
         seed=run.options.seed,
@@ -169,7 +167,7 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
             "test": len(dataset.test_x),
             "classes": dataset.classes,
             "checksum": dataset.checksum,
-            "preprocessing": dataset.preprocessing + scaled,
+            "preprocessing": f"{dataset.preprocessing}; {run.network.describe_inputs()}",
         },
         model={
             "network": run.network.to_dict(),

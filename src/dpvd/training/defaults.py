@@ -37,6 +37,7 @@ PRIVATE_BATCH = 2048
 FULL_BATCH_STEPS = 100
 LOGIT_NOISE = 4.5  # what all steps together may leave in an output of the network
 ENOUGH_SIGNAL = 400.0  # below this signal-to-noise ratio of the whole run less noise is better than faster learning
+LARGEST_MOVE = 150.0  # bound on what momentum can add up to: beyond it narrow networks do not learn
 KL_WEIGHT, KL_WARMUP = 0.01, 0.5
 
 # Ordinary training.
@@ -73,15 +74,16 @@ def private_recipe(plan: PrivacyPlan, *, hidden: int) -> Recipe:
         r   = S √T / (zΔ)                          signal to noise of the whole run
         κ   = 4.5 min(1, √(r / 400))               the noise to be left in an output
         g   = √(p² H / 2 + 1)                      norm of an output's gradient at the start, p the pre-activation
-        η₀  = (1 - m) / g · κ S / (zΔ √T)
+        η₀  = (1 - m) min(150, κ S / (g zΔ √T))
     """
     if not plan.noise_multiplier:
         raise DpvdError("a private recipe needs a plan with noise: calibrate it first")
     noise = plan.noise_std(plan.clipping.sensitivity(plan.relation, groups=2))
     signal = plan.batch_size * math.sqrt(plan.steps) / noise
     kappa = LOGIT_NOISE * min(1.0, math.sqrt(signal / ENOUGH_SIGNAL))
+    move = kappa * plan.batch_size / (_gain(hidden) * noise * math.sqrt(plan.steps))
     return Recipe(
-        learning_rate=(1 - MOMENTUM) / _gain(hidden) * kappa * plan.batch_size / (noise * math.sqrt(plan.steps)),
+        learning_rate=(1 - MOMENTUM) * min(move, LARGEST_MOVE),
         momentum=MOMENTUM,
         decay=Decay.LINEAR,
         kl_weight=KL_WEIGHT,

@@ -1,0 +1,65 @@
+"""The default rule: a function of public numbers that reaches what the documentation says."""
+
+import math
+
+import pytest
+
+from dpvd.data import load
+from dpvd.errors import DpvdError
+from dpvd.grads import ClippingMode
+from dpvd.plan import PrivacyPlan
+from dpvd.runs import RunOptions, execute, prepare_run
+from dpvd.training import default_batch_size, default_clipping, default_steps, ordinary_recipe, private_recipe
+
+
+def plan(examples: int, epsilon: float, batch_size: int | None = None) -> PrivacyPlan:
+    size = default_batch_size(examples, private=True) if batch_size is None else batch_size
+    steps = default_steps(examples, size, private=True)
+    return PrivacyPlan(examples, size, steps=steps, clipping=default_clipping()).calibrate(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 1437, 100), (60_000, 2048, 309), (1, 1, 100)])
+def test_private_sizes(examples, batch_size, steps):
+    assert default_batch_size(examples, private=True) == batch_size
+    assert default_steps(examples, batch_size, private=True) == steps
+    assert default_clipping().mode is ClippingMode.AUTOMATIC
+
+
+@pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 128, 1000), (60_000, 128, 4688), (5, 5, 1000)])
+def test_ordinary_sizes(examples, batch_size, steps):
+    assert default_batch_size(examples, private=False) == batch_size
+    assert default_steps(examples, batch_size, private=False) == steps
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 10.0])
+@pytest.mark.parametrize("batch_size", [None, 500])
+def test_all_steps_together_leave_the_same_noise_in_an_output(epsilon, batch_size):
+    """η₀/(1-m) · zΔ√T/S · g = 4.5 wherever the run has enough signal."""
+    the_plan = plan(4000, epsilon, batch_size)
+    rate = private_recipe(the_plan, hidden=1000).learning_rate
+    left = rate / 0.1 * the_plan.noise_multiplier * math.sqrt(the_plan.steps) / the_plan.batch_size * math.sqrt(126)
+    assert left == pytest.approx(4.5)
+
+
+def test_little_signal_means_less_noise_and_no_noise_a_bounded_pace():
+    assert private_recipe(plan(1437, 0.1), hidden=1000).learning_rate < 0.01
+    assert private_recipe(plan(60_000, 100.0), hidden=8).learning_rate == pytest.approx(15.0)
+
+
+def test_a_private_recipe_needs_noise():
+    ordinary = PrivacyPlan(100, 10, steps=5).calibrate(math.inf, 1e-5)
+    for unready in (ordinary, PrivacyPlan(100, 10, steps=5)):
+        with pytest.raises(DpvdError, match="calibrate it first"):
+            private_recipe(unready, hidden=10)
+    assert ordinary_recipe(hidden=1000).learning_rate == pytest.approx(15 / 126)
+
+
+@pytest.mark.parametrize(
+    ("method", "epsilon", "least"), [("dpvd", 1.0, 0.855), ("dpvd", 10.0, 0.93), ("none", None, 0.96)]
+)
+def test_digits_is_learnt_as_well_as_documented(method, epsilon, least, tmp_path):
+    """Six standard deviations below the documented means: a rule that no longer works is found out, luck is not."""
+    options = RunOptions(delta=1e-5, epsilon=epsilon, method=method)
+    record = execute(prepare_run(options, load("digits")), tmp_path / "run")
+    assert record.test["accuracy"] >= least
+    assert record.epsilon is None or 0.99 * epsilon < record.epsilon <= epsilon
