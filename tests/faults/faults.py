@@ -129,13 +129,13 @@ FAULTS = [
     ),
     Fault(
         "biases left out of the norm",
-        "grads/factored.py",
+        "grads/assemble.py",
         {"+= gradient.squared_norm()": '+= 0 if name.endswith("bias") else gradient.squared_norm()'},
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
         "biases not scaled by the clip factor",
-        "grads/factored.py",
+        "grads/assemble.py",
         {
             ".weighted_sum(factors[:, grouping.group_of[name]])": ".weighted_sum(factors[:, grouping.group_of[name]]"
             '.clamp_min(1.0 if name.endswith("bias") else 0.0))'

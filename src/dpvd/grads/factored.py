@@ -9,10 +9,11 @@ import logging
 import torch
 from torch import Tensor, nn
 
+from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
 from dpvd.grads.clipped import ClippedSum
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import Direct, PerExample, Term, prepare
+from dpvd.grads.factors import Direct, Term, prepare
 from dpvd.grads.groups import Grouping
 from dpvd.grads.rules import RULES
 from dpvd.grads.units import Call, CannotFactor, find_units, observe
@@ -38,23 +39,7 @@ def factored(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping
     terms = _collect_terms(calls, arriving, len(losses), grouping)
     with torch.no_grad():
         gradients = {name: prepare(parts, grouping.jacobian.get(name)) for name, parts in terms.items()}
-        squared = _squared_norms(gradients, losses, grouping)
-        factors = clipping.factors(squared)
-        grads = {
-            name: gradients[name].weighted_sum(factors[:, grouping.group_of[name]]).view_as(parameter)
-            if name in gradients
-            else torch.zeros_like(parameter)
-            for name, parameter in grouping.parameters.items()
-        }
-    return ClippedSum(
-        grads=grads,
-        norms=squared.sqrt(),
-        losses=losses.detach(),
-        count=len(losses),
-        non_finite=int((~torch.isfinite(squared).all(1)).sum()),
-        clipping=clipping,
-        jacobian=grouping.jacobian,
-    )
+    return assemble(gradients, losses, clipping, grouping)
 
 
 def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Tensor | None]:
@@ -86,14 +71,6 @@ def _collect_terms(
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)
     return terms
-
-
-def _squared_norms(gradients: dict[str, PerExample], losses: Tensor, grouping: Grouping) -> Tensor:
-    """[B, G], non-finite wherever the loss or any gradient of the example is."""
-    squared = losses.new_zeros(len(losses), grouping.count)
-    for name, gradient in gradients.items():
-        squared[:, grouping.group_of[name]] += gradient.squared_norm()
-    return torch.where(torch.isfinite(losses.detach()).unsqueeze(1), squared, torch.full_like(squared, torch.inf))
 
 
 _said: set[type] = set()

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vjp, vmap
 
+from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
 from dpvd.grads.clipped import ClippedSum
 from dpvd.grads.clipping import Clipping
@@ -44,25 +45,14 @@ def vmapped(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping,
 
     per_example = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     gradients, losses = per_example(parameters, tape.draws, batch)
-    with torch.no_grad():
-        divided = {name: gradients[f"model.{name}"] / grouping.jacobian.get(name, 1.0) for name in grouping.parameters}
-        squared = losses.new_zeros(len(losses), grouping.count)
-        for name, values in divided.items():
-            squared[:, grouping.group_of[name]] += Materialised(values).squared_norm()
-        squared = torch.where(torch.isfinite(losses).unsqueeze(1), squared, torch.full_like(squared, torch.inf))
-        factors = clipping.factors(squared)
-        grads = {
-            name: Materialised(values).weighted_sum(factors[:, grouping.group_of[name]])
-            for name, values in divided.items()
-        }
-    return ClippedSum(
-        grads=grads,
-        norms=squared.sqrt(),
-        losses=losses.detach(),
-        count=len(losses),
-        non_finite=int((~torch.isfinite(squared).all(1)).sum()),
-        clipping=clipping,
-        jacobian=grouping.jacobian,
+    return assemble(
+        {
+            name: Materialised(gradients[f"model.{name}"] / grouping.jacobian.get(name, 1.0))
+            for name in grouping.parameters
+        },
+        losses,
+        clipping,
+        grouping,
     )
 
 

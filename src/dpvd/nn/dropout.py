@@ -57,7 +57,24 @@ class InputDropout(VariationalLayer):
         return f"{super().extra_repr()}, rate={self.rate}"
 
 
-class BinaryDropoutLinear(InputDropout, DenseMap, nn.Linear):
+class DropoutLinear(InputDropout, DenseMap, nn.Linear):
+    """A dense layer with dropout on its inputs; a concrete class says what the noise does to them."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        rate: float = 0.5,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        self.init_noise(rate)
+
+
+class BinaryDropoutLinear(DropoutLinear):
     """Dense layer whose inputs are dropped with probability p = ``rate`` and scaled by 1/(1-p) otherwise.
 
     References: Srivastava et al., "Dropout", JMLR 15 (2014).
@@ -65,44 +82,18 @@ class BinaryDropoutLinear(InputDropout, DenseMap, nn.Linear):
 
     noise_kind = "uniform"
 
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        rate: float = 0.5,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self.init_noise(rate)
-
     def multiplier(self, noise: Tensor) -> Tensor:
         """0 where the uniform draw is below p, else 1/(1-p)."""
         return (noise >= self.rate).to(noise.dtype) / (1 - self.rate)
 
 
-class GaussianDropoutLinear(InputDropout, DenseMap, nn.Linear):
+class GaussianDropoutLinear(DropoutLinear):
     """Dense layer whose inputs are multiplied by N(1, α) noise, α = p/(1-p), p = ``rate``.
 
     References: Wang and Manning, "Fast dropout training", ICML 2013; Srivastava et al. (2014), Sec. 10.
     """
 
     noise_kind = "normal"
-
-    def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        bias: bool = True,
-        *,
-        rate: float = 0.5,
-        device: torch.device | str | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> None:
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        self.init_noise(rate)
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """1 + √α·noise."""
