@@ -5,6 +5,7 @@ example on their own with ``torch.func``; the rest of the model keeps its factor
 """
 
 import logging
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from dpvd.grads.clipping import Clipping
 from dpvd.grads.factors import Direct, Term, prepare
 from dpvd.grads.groups import Grouping
 from dpvd.grads.rules import RULES
-from dpvd.grads.units import Call, CannotFactor, find_units, observe
+from dpvd.grads.units import Call, batch_dims, find_units, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape
 
@@ -42,31 +43,33 @@ def factored(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping
     return assemble(gradients, losses, clipping, grouping)
 
 
-def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Tensor | None]:
-    """The gradient of the summed loss with respect to each call's output, and nothing further."""
-    if not calls or not losses.requires_grad:
-        return [None] * len(calls)
-    return list(torch.autograd.grad(losses.sum(), [call.edge for call in calls], allow_unused=True))
+Grads = tuple[Any, ...]  # for each output of a call the gradient that arrives there, or None
 
 
-def _collect_terms(
-    calls: list[Call], arriving: list[Tensor | None], count: int, grouping: Grouping
-) -> dict[str, list[Term]]:
+def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Grads]:
+    """The gradients of the summed loss with respect to each call's outputs, and nothing further."""
+    edges = [edge for call in calls for edge in call.edges if edge is not None]
+    if not edges or not losses.requires_grad:
+        return [(None,) * len(call.edges) for call in calls]
+    found = iter(torch.autograd.grad(losses.sum(), edges, allow_unused=True))
+    return [tuple(None if edge is None else next(found) for edge in call.edges) for call in calls]
+
+
+def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, grouping: Grouping) -> dict[str, list[Term]]:
     """All terms of each parameter, over all calls: parameters that are used twice or tied get the sum."""
     terms: dict[str, list[Term]] = {}
-    for call, grad in zip(calls, arriving, strict=True):
-        if grad is None:
+    for call, grads in zip(calls, arriving, strict=True):
+        if all(grad is None for grad in grads):
             continue
-        if grad.shape[0] != count:
-            raise CannotFactor(f"the output of {call.unit.name!r} does not have the batch as its first dimension")
+        module, parameters = call.unit.module, call.unit.parameters()
+        call.check_batch(grads, batch_dims(module), count)
         call.check_unchanged()
-        parameters = call.unit.parameters()
         with torch.no_grad():
-            if call.unit.has_rule:
-                found = RULES[type(call.unit.module)](call.unit.module, call, grad)
+            if type(module) in RULES:
+                found = RULES[type(module)](module, call, *grads)
             else:
                 _say_fallback(call)
-                found = {name: [Direct(value)] for name, value in module_gradients(call, grad).items()}
+                found = {name: [Direct(value)] for name, value in module_gradients(call, *grads).items()}
         for local, parts in found.items():
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)

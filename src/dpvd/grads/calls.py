@@ -1,0 +1,109 @@
+"""What the factored engine knows of one call of a module, and what a rule may declare of its outputs."""
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.grads.factors import Term
+
+__all__ = ["Call", "CannotFactor", "ManyOutputs", "Unit", "leaves"]
+
+Terms = dict[str, list[Term]]
+
+
+class CannotFactor(Exception):
+    """The factored engine cannot treat this model; the message says why. Another engine takes over."""
+
+
+@dataclass(frozen=True)
+class ManyOutputs:
+    """A rule for a module that does not simply return one tensor with the batch first.
+
+    Args:
+        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none arrived.
+        batch_dims: for a layer, where the batch is in each of its outputs, in the order of :func:`leaves`.
+    """
+
+    terms: Callable[..., Terms]
+    batch_dims: Callable[[Any], tuple[int, ...]]
+
+    def __call__(self, layer: Any, call: "Call", *grads: Tensor | None) -> Terms:
+        return self.terms(layer, call, *grads)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A module whose trainable parameters get their gradients from its inputs and output gradients."""
+
+    name: str
+    module: nn.Module
+
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The unit's trainable parameters by their name inside the unit."""
+        return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
+
+
+@dataclass
+class Call:
+    """One call of a unit in one forward pass."""
+
+    unit: Unit
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    draws: list[Tensor]  # the random numbers the unit drew, each with the batch first
+    aux: list[Tensor | None]  # what the layer told of each draw: the standard deviation it was multiplied by
+    edges: list[Any] = field(default_factory=list)  # where the gradient of each output arrives in the graph
+    random_state: Tensor | None = None  # of torch's own generator on the CPU when the call began
+    versions: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.versions = self._versions()
+
+    def input(self) -> Tensor:
+        """The single tensor the unit was called with."""
+        if len(self.args) != 1 or self.kwargs or not isinstance(self.args[0], Tensor):
+            raise CannotFactor(f"{self.unit.name!r} was called with more than one input")
+        return self.args[0]
+
+    def arguments(self) -> dict[str, Any]:
+        """All arguments of the call by name, defaults included."""
+        bound = inspect.signature(type(self.unit.module).forward).bind(self.unit.module, *self.args, **self.kwargs)
+        bound.apply_defaults()
+        return dict(list(bound.arguments.items())[1:])  # without self
+
+    def check_unchanged(self) -> None:
+        """Raise if an input was overwritten in place after the call: its gradient cannot be formed any more."""
+        if self.versions != self._versions():
+            raise CannotFactor(f"an input of {self.unit.name!r} was changed in place after the call")
+
+    def check_batch(self, grads: tuple[Tensor | None, ...], batch_dims: tuple[int, ...], count: int) -> None:
+        """Raise if an output does not have ``count`` examples where they should be."""
+        for grad, dim in zip(grads, batch_dims, strict=True):
+            if grad is not None and (grad.dim() <= dim or grad.shape[dim] != count):
+                where = "the batch as its first dimension" if dim == 0 else f"the batch as dimension {dim}"
+                raise CannotFactor(f"the output of {self.unit.name!r} does not have {where}")
+
+    @contextmanager
+    def torch_randomness(self) -> Iterator[None]:
+        """Let torch's own generator on the CPU give once more what it gave during the call (dropout masks)."""
+        with torch.random.fork_rng(devices=[]):
+            if self.random_state is not None:
+                torch.set_rng_state(self.random_state)
+            yield
+
+    def _versions(self) -> list[int]:
+        return [value._version for value in leaves((*self.args, *self.kwargs.values())) if isinstance(value, Tensor)]
+
+
+def leaves(value: Any) -> list[Any]:
+    """What a nest of tuples and lists holds, in order.
+
+    >>> leaves((1, (2, [None])))
+    [1, 2, None]
+    """
+    return [leaf for part in value for leaf in leaves(part)] if isinstance(value, tuple | list) else [value]
