@@ -68,8 +68,6 @@ def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
         recipe = ordinary_recipe(hidden=network.hidden)
     else:
         recipe = private_recipe(plan, hidden=network.hidden)
-        if network.scale is Scale.LEARNED:
-            recipe = replace(recipe, kl_weight=1.0, kl_warmup=0.5)
         if options.method is Method.SVI:
             recipe = replace(recipe, weight_decay=1 / len(dataset.train_x))  # a standard normal prior
     if options.learning_rate is not None:
