@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpvd.errors import DpvdError
-    from dpvd.grads import ClippedSum, Clipping, clipped_grad
+    from dpvd.grads import ClippedSum, Clipping, Problem, check, clipped_grad, fix
     from dpvd.nn import kl, log_alpha, prune, sparsity, variational
     from dpvd.plan import PrivacyPlan
     from dpvd.privacy import Guarantee, Relation
@@ -25,12 +25,15 @@ _HOMES = {
     "Guarantee": "dpvd.privacy",
     "PrivacyPlan": "dpvd.plan",
     "PrivateStep": "dpvd.training",
+    "Problem": "dpvd.grads",
     "Recipe": "dpvd.training",
     "Relation": "dpvd.privacy",
     "RunRecord": "dpvd.runs",
     "TrainedRun": "dpvd.runs",
+    "check": "dpvd.grads",
     "clipped_grad": "dpvd.grads",
     "fit": "dpvd.training",
+    "fix": "dpvd.grads",
     "kl": "dpvd.nn",
     "log_alpha": "dpvd.nn",
     "predict_dist": "dpvd.runs",
@@ -46,12 +49,15 @@ __all__ = [
     "Guarantee",
     "PrivacyPlan",
     "PrivateStep",
+    "Problem",
     "Recipe",
     "Relation",
     "RunRecord",
     "TrainedRun",
+    "check",
     "clipped_grad",
     "fit",
+    "fix",
     "kl",
     "log_alpha",
     "predict_dist",

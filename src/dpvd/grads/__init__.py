@@ -4,7 +4,9 @@ from dpvd.grads.api import Engine, clipped_grad
 from dpvd.grads.batches import Batch, LossFn
 from dpvd.grads.clipped import ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
+from dpvd.grads.compatibility import Problem, check
 from dpvd.grads.groups import sensitivity
+from dpvd.grads.repair import Repair, fix
 
 __all__ = [
     "Batch",
@@ -13,6 +15,10 @@ __all__ = [
     "ClippingMode",
     "Engine",
     "LossFn",
+    "Problem",
+    "Repair",
+    "check",
     "clipped_grad",
+    "fix",
     "sensitivity",
 ]

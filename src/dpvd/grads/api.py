@@ -13,6 +13,7 @@ from dpvd.grads import checks
 from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
 from dpvd.grads.clipped import ClippedSum
 from dpvd.grads.clipping import Clipping
+from dpvd.grads.compatibility import refuse_problems
 from dpvd.grads.factored import factored
 from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import loop
@@ -68,11 +69,12 @@ def clipped_grad(
         engine: how to compute it.
 
     Raises:
-        DpvdError: if the model or the loss mixes examples, or the loss is not one value per example.
+        DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples, or the loss is
+            not one value per example.
     """
     tensors = as_batch(batch)
     chosen = choice(engine, Engine, "engine")
-    checks.refuse_coupling(model)
+    refuse_problems(model)
     grouping = Grouping.of(model, clipping.mode)
     if batch_size(tensors) == 0:
         return _nothing(grouping, clipping)

@@ -1,4 +1,4 @@
-"""What private training refuses, and the proof by example that the rest is treated rightly."""
+"""The proof by example that a model's gradients are treated rightly, and that its examples do not interact."""
 
 import logging
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import loop
 from dpvd.nn import noise_from, sampling
 
-__all__ = ["Disagreement", "refuse_coupling", "verify"]
+__all__ = ["Disagreement", "verify"]
 
 log = logging.getLogger("dpvd")
 
@@ -26,22 +26,6 @@ VERIFIED_ROWS = 3
 
 class Disagreement(Exception):
     """An engine's norms differ from the oracle's on the first rows of a batch."""
-
-
-def refuse_coupling(model: nn.Module) -> None:
-    """Raise if a module computes statistics over the batch: one example would then change all others' gradients."""
-    for name, module in model.named_modules():
-        batch_norm = isinstance(module, nn.modules.batchnorm._BatchNorm)
-        keeps_statistics = isinstance(module, nn.modules.instancenorm._InstanceNorm) and module.track_running_stats
-        if (batch_norm and (module.training or not module.track_running_stats)) or (
-            keeps_statistics and module.training
-        ):
-            what = "normalises with statistics of the whole batch" if batch_norm else "keeps running statistics"
-            raise DpvdError(
-                f"{type(module).__name__} at {name!r} {what}: an example then reaches beyond its own clipped gradient "
-                "and the guarantee is void. Replace it by nn.GroupNorm (or nn.LayerNorm), or put it in eval mode "
-                "with statistics from public data"
-            )
 
 
 def verify(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> None:

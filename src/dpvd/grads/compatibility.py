@@ -1,0 +1,146 @@
+"""What in a model private training cannot take, said before it starts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+from torch.nn.parameter import is_lazy
+
+from dpvd.errors import DpvdError
+
+__all__ = ["Problem", "check", "refuse_problems"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One reason why a model cannot be trained privately.
+
+    Attributes:
+        module: name of the module in the model; "" is the model itself.
+        kind: class of the module.
+        reason: what it does, and why that breaks the guarantee.
+        replacement: what to do instead.
+    """
+
+    module: str
+    kind: str
+    reason: str
+    replacement: str
+
+    def __str__(self) -> str:
+        place = f"{self.kind} at {self.module!r}" if self.module else self.kind
+        return f"{place} {self.reason}. {self.replacement}"
+
+
+def check(model: nn.Module) -> list[Problem]:
+    """List everything in a model that private training cannot take, in the mode (train or eval) that it is in.
+
+    Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words. The model is
+    neither run nor changed.
+
+    Edge cases: that a custom module mixes examples cannot be seen by looking at it; ``clipped_grad`` finds it by
+    trying, on the first batch.
+
+    Returns:
+        The problems in the order of the modules; empty if there are none.
+
+    >>> for problem in check(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))):
+    ...     print(problem.module, problem.kind)
+    1 BatchNorm1d
+    """
+    found = [
+        Problem(name, type(module).__name__, *complaint)
+        for name, module in model.named_modules()
+        for detector in _DETECTORS
+        if (complaint := detector(module)) is not None
+    ]
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        found.append(
+            Problem("", type(model).__name__, "has no trainable parameter", "Set requires_grad on those to be trained")
+        )
+    return found
+
+
+def refuse_problems(model: nn.Module) -> None:
+    """Raise with the first problem of a model, if there is one."""
+    problems = check(model)
+    if problems:
+        more = f" ({len(problems) - 1} more: dpvd.check(model) lists all)" if len(problems) > 1 else ""
+        raise DpvdError(f"{problems[0]}{more}")
+
+
+# What a module does and what to do instead, or None: one function for each kind of problem.
+
+Complaint = tuple[str, str]
+
+
+def _batch_statistics(module: nn.Module) -> Complaint | None:
+    if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
+        return (
+            "normalises with statistics of the whole batch: an example then reaches beyond its own clipped gradient "
+            "and the guarantee is void",
+            "Replace it by nn.GroupNorm (dpvd.fix does), or put it in eval mode with statistics from public data",
+        )
+    return None
+
+
+def _running_statistics(module: nn.Module) -> Complaint | None:
+    if isinstance(module, _InstanceNorm) and module.training and module.track_running_stats:
+        return (
+            "keeps running statistics: they are a release of the data without noise",
+            "Set track_running_stats=False (dpvd.fix does)",
+        )
+    return None
+
+
+def _rewrites_rows(module: nn.Module) -> Complaint | None:
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
+        return (
+            "rescales in place the rows that a batch looks up (max_norm): which rows changed shows, without noise, "
+            "what the batch held",
+            "Set max_norm=None and bound the embeddings where they are used",
+        )
+    return None
+
+
+def _counts_in_batch(module: nn.Module) -> Complaint | None:
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
+        return (
+            "divides gradients by counts over the batch (scale_grad_by_freq): an example changes those of others",
+            "Set scale_grad_by_freq=False",
+        )
+    return None
+
+
+def _lazy(module: nn.Module) -> Complaint | None:
+    if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
+        return (
+            "has parameters without a shape yet: what is to be clipped is not known",
+            "Call the model once on an input of the right shape (zeros will do) before training",
+        )
+    return None
+
+
+def _coarse_numbers(module: nn.Module) -> Complaint | None:
+    trainable = (p for p in module.parameters(recurse=False) if p.requires_grad)
+    dtypes = sorted({str(p.dtype) for p in trainable if p.dtype not in (torch.float32, torch.float64)})
+    if dtypes:
+        return (
+            f"trains parameters of type {', '.join(dtypes)}: the norms, sums and noise of the guarantee need float32 "
+            "or float64",
+            "Use model.float(), with torch.autocast for the forward pass if it has to be faster",
+        )
+    return None
+
+
+_DETECTORS: tuple[Callable[[nn.Module], Complaint | None], ...] = (
+    _batch_statistics,
+    _running_statistics,
+    _rewrites_rows,
+    _counts_in_batch,
+    _lazy,
+    _coarse_numbers,
+)
