@@ -7,7 +7,8 @@ Norms and sums follow from the factors:
     ‖Σ_k S_k ∘ (l_k ⊗ r_k)‖² = Σ_(k,m) Σ_o (l_k l_m)_o [(r_k r_m) (S_k ∘ S_m)ᵀ]_o
     Σ_i c_i S ∘ (l_i ⊗ r_i)  = S ∘ (diag(c) l)ᵀ r
 
-Terms with several positions per example (sequences) use the Gram form or are materialised, whichever is cheaper.
+Terms with several positions per example (sequences, convolutions) use the Gram form or are materialised, whichever is
+cheaper. Looked-up rows of a table touch so few of its entries that they are kept as they are.
 """
 
 from collections.abc import Sequence
@@ -19,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Direct", "Outer", "PerExample", "Term", "prepare"]
+__all__ = ["Direct", "Lookup", "Outer", "PerExample", "Term", "compact", "prepare"]
 
 # Cross terms can cancel; the norm is over-estimated by this many units of rounding of what cancelled.
 ROUNDING_UNITS = 8
@@ -32,12 +33,15 @@ class Outer:
     Args:
         left: [B, out] or [B, T, out].
         right: [B, in] or [B, T, in].
-        scale: [out, in] or absent.
+        scale: [out, in / groups] or absent.
+        groups: both factors fall into this many blocks, and only blocks of the same place are multiplied: the
+            gradient is [out, in / groups].
     """
 
     left: Tensor
     right: Tensor
     scale: Tensor | None = None
+    groups: int = 1
 
     @property
     def positions(self) -> int:
@@ -51,7 +55,22 @@ class Direct:
     values: Tensor
 
 
-Term = Outer | Direct
+@dataclass(frozen=True)
+class Lookup:
+    """Σ_t e(index_t) ⊗ values_t for each example: gradients of the rows of a table that were looked up.
+
+    Args:
+        index: [B, T], which rows.
+        values: [B, T, d].
+        rows: how many rows the table has.
+    """
+
+    index: Tensor
+    values: Tensor
+    rows: int
+
+
+Term = Outer | Direct | Lookup
 
 
 class PerExample(Protocol):
@@ -70,18 +89,36 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None) -> PerExample:
     """Choose the cheapest form for the sum of these terms, each divided elementwise by ``divisor``."""
     if divisor is not None:
         terms = [_divide(term, divisor) for term in terms]
+    lookups = [term for term in terms if isinstance(term, Lookup)]
+    if len(lookups) == len(terms):
+        index, values = (torch.cat(parts, dim=1) for parts in zip(*((t.index, t.values) for t in lookups), strict=True))
+        return Rows(index, values, lookups[0].rows)
     outers = [term for term in terms if isinstance(term, Outer)]
     if len(outers) < len(terms):
         return Materialised(sum_materialised(terms))
-    if all(term.positions == 1 for term in outers):
+    if all(term.positions == term.groups == 1 for term in outers):
         return Factored([_flatten(term) for term in outers])
     if any(term.scale is not None for term in outers):
         return Materialised(sum_materialised(terms))
     left = torch.cat([_with_positions(term.left) for term in outers], dim=1)
     right = torch.cat([_with_positions(term.right) for term in outers], dim=1)
-    if 2 * left.shape[1] ** 2 <= left.shape[2] * right.shape[2]:
-        return Gram(left, right)
-    return Materialised(sum_materialised([Outer(left, right)]))
+    joined = Outer(left, right, groups=outers[0].groups)
+    return Gram(joined) if _gram_is_cheaper(joined) else Materialised(sum_materialised([joined]))
+
+
+def compact(term: Outer) -> Term:
+    """The term itself, or its materialised form where :func:`prepare` would choose that for it alone.
+
+    Convolutions unfold their inputs into many positions; this lets go of them early.
+    """
+    if term.scale is None and _gram_is_cheaper(term):
+        return term
+    return Direct(sum_materialised([term]))
+
+
+def _gram_is_cheaper(term: Outer) -> bool:
+    """Whether T x T inner products on both sides cost less than the outer products: 2T² ≤ out · in, per block."""
+    return 2 * term.positions**2 <= (term.left.shape[-1] // term.groups) * (term.right.shape[-1] // term.groups)
 
 
 @dataclass(frozen=True)
@@ -111,18 +148,42 @@ class Factored:
 
 @dataclass(frozen=True)
 class Gram:
-    """Unscaled terms with several positions: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t)."""
+    """An unscaled term with several positions: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t), block by block."""
 
-    left: Tensor  # [B, T, out]
-    right: Tensor  # [B, T, in]
+    term: Outer
 
     def squared_norm(self) -> Tensor:
-        product = (self.left @ self.left.mT) * (self.right @ self.right.mT)  # [B, T, T]
-        total, magnitude = product.sum((1, 2)), product.abs().sum((1, 2))
+        left, right = _blocks(self.term)
+        product = (left @ left.mT) * (right @ right.mT)  # [B, G, T, T]
+        total, magnitude = product.sum((1, 2, 3)), product.abs().sum((1, 2, 3))
         return total.clamp_min(0) + ROUNDING_UNITS * torch.finfo(total.dtype).eps * magnitude
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        return _scaled_rows(self.left, weights).flatten(0, 1).T @ _kept_rows(self.right, weights).flatten(0, 1)
+        left, right = _blocks(self.term)
+        left, right = _scaled_rows(left, weights), _kept_rows(right, weights)
+        left, right = (factor.transpose(0, 1).flatten(1, 2) for factor in (left, right))  # [G, B T, ...]
+        return (left.mT @ right).flatten(0, 1)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Looked-up rows: ‖Σ_t e(i_t) ⊗ v_t‖² = Σ_rows ‖Σ_(t: i_t = row) v_t‖², without a row that was not looked up."""
+
+    index: Tensor  # [B, T]
+    values: Tensor  # [B, T, d]
+    rows: int
+
+    def squared_norm(self) -> Tensor:
+        count = len(self.index)
+        example = torch.arange(count, device=self.index.device).unsqueeze(1)
+        seen, place = torch.unique(example * self.rows + self.index, return_inverse=True)
+        per_row = self.values.new_zeros(len(seen), self.values.shape[2])
+        per_row.index_add_(0, place.flatten(), self.values.flatten(0, 1))
+        return per_row.new_zeros(count).index_add_(0, seen // self.rows, per_row.square().sum(1))
+
+    def weighted_sum(self, weights: Tensor) -> Tensor:
+        total = self.values.new_zeros(self.rows, self.values.shape[2])
+        return total.index_add_(0, self.index.flatten(), _scaled_rows(self.values, weights).flatten(0, 1))
 
 
 @dataclass(frozen=True)
@@ -141,14 +202,22 @@ class Materialised:
 
 def sum_materialised(terms: Sequence[Term]) -> Tensor:
     """[B, *shape]: the per-example gradients that these terms stand for."""
-    parts = []
-    for term in terms:
-        if isinstance(term, Direct):
-            parts.append(term.values)
-            continue
-        product = torch.einsum("bto,bti->boi", _with_positions(term.left), _with_positions(term.right))
-        parts.append(product if term.scale is None else product * term.scale)
-    return _add(parts)
+    parts = [_materialised(term) for term in terms]
+    return _add([part.view_as(parts[0]) for part in parts])
+
+
+def _materialised(term: Term) -> Tensor:
+    if isinstance(term, Direct):
+        return term.values
+    if isinstance(term, Lookup):
+        count, _, width = term.values.shape
+        first = torch.arange(count, device=term.index.device).unsqueeze(1) * term.rows
+        table = term.values.new_zeros(count * term.rows, width)
+        table.index_add_(0, (first + term.index).flatten(), term.values.flatten(0, 1))
+        return table.view(count, term.rows, width)
+    left, right = _blocks(term)
+    product = (left.mT @ right).flatten(1, 2)  # [B, out, in / G]
+    return product if term.scale is None else product * term.scale
 
 
 def _add(parts: list[Tensor]) -> Tensor:
@@ -158,8 +227,11 @@ def _add(parts: list[Tensor]) -> Tensor:
 def _divide(term: Term, divisor: Tensor) -> Term:
     if isinstance(term, Direct):
         return Direct(term.values / divisor)
+    if isinstance(term, Lookup):
+        return Lookup(term.index, term.values / divisor[term.index], term.rows)
+    divisor = divisor.flatten(1)  # a convolution's weight has more than two dimensions
     scale = torch.ones_like(divisor) if term.scale is None else term.scale
-    return Outer(term.left, term.right, scale / divisor)
+    return Outer(term.left, term.right, scale / divisor, term.groups)
 
 
 def _inner(first: Outer, second: Outer) -> Tensor:
@@ -174,6 +246,13 @@ def _inner(first: Outer, second: Outer) -> Tensor:
 
 def _flatten(term: Outer) -> Outer:
     return term if term.left.dim() == 2 else Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
+
+
+def _blocks(term: Outer) -> tuple[Tensor, Tensor]:
+    """[B, G, T, out / G] and [B, G, T, in / G]."""
+    left, right = (_with_positions(factor) for factor in (term.left, term.right))
+    shape = (*left.shape[:2], term.groups, -1)
+    return left.reshape(shape).transpose(1, 2), right.reshape(shape).transpose(1, 2)
 
 
 def _with_positions(factor: Tensor) -> Tensor:

@@ -1,28 +1,17 @@
-"""For each layer type, its per-example gradients as terms. The only file that knows layers and gradient algebra.
+"""Rules of dense layers: y = x Wᵀ + b and its noisy kin, for inputs [B, in] and [B, ..., in]."""
 
-A rule gets the layer, one recorded call of it and the gradient g that arrives at its output, and returns the terms
-of each parameter's gradient by the parameter's name in the layer. It is looked up by exact type: a subclass may
-compute something else.
-
-To add a layer, add a rule here and a row to the conformance tests.
-"""
-
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 
 from dpvd.grads.factors import Direct, Outer, Term
+from dpvd.grads.rules.common import Rule, Terms, rows, sum_to_last, variance_gradient
 from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, GaussianDropoutLinear, MultiplicativeLinear
 
 if TYPE_CHECKING:
     from dpvd.grads.units import Call
 
 __all__ = ["RULES"]
-
-Terms = dict[str, list[Term]]
-Rule = Callable[[Any, "Call", Tensor], Terms]
 
 
 def linear(layer: nn.Linear, call: "Call", grad: Tensor) -> Terms:
@@ -40,10 +29,10 @@ def additive(layer: AdditiveLinear, call: "Call", grad: Tensor) -> Terms:
     x = call.input()
     terms = _linear_terms(x, grad, layer.kept)
     if call.draws and layer.learned:
-        u = _variance_gradient(call, grad)
+        u = variance_gradient(call, grad)
         shared = layer.kept is None and layer.log_sigma2.dim() < 2  # then v is the same for all outputs
         if shared:
-            per_input = _over_positions(u.sum(-1, keepdim=True) * x.square() * layer.log_sigma2.exp())
+            per_input = sum_to_last(u.sum(-1, keepdim=True) * x.square() * layer.log_sigma2.exp())
             terms["log_sigma2"] = [_reduced(per_input, layer.log_sigma2)]
         else:
             terms["log_sigma2"] = _variance_terms(layer.weight_variance(), x, u, layer.log_sigma2)
@@ -62,16 +51,16 @@ def _type_a(layer: MultiplicativeLinear, call: "Call", grad: Tensor) -> Terms:
     x, noisy = call.input(), _noisy_input(layer, call)
     terms = _linear_terms(noisy, grad, layer.kept)
     if layer.learned:
-        per_input = _over_positions((grad @ layer.mean_weight()) * (noisy - x) / 2)
+        per_input = sum_to_last((grad @ layer.mean_weight()) * (noisy - x) / 2)
         terms["log_rate"] = [_reduced(per_input, layer.log_rate)]
     return terms
 
 
 def _type_b(layer: MultiplicativeLinear, call: "Call", grad: Tensor) -> Terms:
     """y = x Wᵀ + b + √v ε, v = x² (αW²)ᵀ: dW = g ⊗ x + 2αW ∘ (u ⊗ x²), d log α = αW² ∘ (u ⊗ x²)."""
-    x, u = call.input(), _variance_gradient(call, grad)
+    x, u = call.input(), variance_gradient(call, grad)
     terms = _linear_terms(x, grad, layer.kept)
-    terms["weight"].append(Outer(_rows(u), _rows(x.square()), 2 * layer.log_rate.exp() * layer.mean_weight()))
+    terms["weight"].append(Outer(rows(u), rows(x.square()), 2 * layer.log_rate.exp() * layer.mean_weight()))
     if layer.learned:
         terms["log_rate"] = _variance_terms(layer.weight_variance(), x, u, layer.log_rate)
     return terms
@@ -79,14 +68,14 @@ def _type_b(layer: MultiplicativeLinear, call: "Call", grad: Tensor) -> Terms:
 
 def _linear_terms(x: Tensor, grad: Tensor, kept: Tensor | None = None) -> Terms:
     scale = None if kept is None else kept.to(grad.dtype)  # a pruned weight gets no gradient
-    return {"weight": [Outer(_rows(grad), _rows(x), scale)], "bias": [Direct(_over_positions(grad))]}
+    return {"weight": [Outer(rows(grad), rows(x), scale)], "bias": [Direct(sum_to_last(grad))]}
 
 
 def _variance_terms(variance: Tensor, x: Tensor, u: Tensor, parameter: Tensor) -> list[Term]:
     """Gradient of a log-variance through v = x² Vᵀ, V [out, in], where the parameter scales V."""
     if parameter.dim() == 2:
-        return [Outer(_rows(u), _rows(x.square()), variance)]
-    return [_reduced(_over_positions((u @ variance) * x.square()), parameter)]
+        return [Outer(rows(u), rows(x.square()), variance)]
+    return [_reduced(sum_to_last((u @ variance) * x.square()), parameter)]
 
 
 def _reduced(per_input: Tensor, parameter: Tensor) -> Direct:
@@ -94,27 +83,10 @@ def _reduced(per_input: Tensor, parameter: Tensor) -> Direct:
     return Direct(per_input if parameter.dim() else per_input.sum(1))
 
 
-def _variance_gradient(call: "Call", grad: Tensor) -> Tensor:
-    """u = dL/dv = g ε / (2√v), zero where there is no variance."""
-    (noise,), (std,) = call.draws, call.aux
-    assert std is not None  # every layer that samples its outputs passes it
-    return torch.where(std > 0, grad * noise / (2 * std), 0.0)
-
-
 def _noisy_input(layer: Any, call: "Call") -> Tensor:
     """x ∘ s, from the recorded draw; x itself when the layer does not sample."""
     x = call.input()
     return x * layer.multiplier(call.draws[0]) if call.draws else x
-
-
-def _rows(factor: Tensor) -> Tensor:
-    """[B, d] as it is; [B, ..., d] with all positions in one dimension."""
-    return factor if factor.dim() == 2 else factor.flatten(1, -2)
-
-
-def _over_positions(values: Tensor) -> Tensor:
-    """[B, d]: the sum over all positions of an example."""
-    return values if values.dim() == 2 else values.flatten(1, -2).sum(1)
 
 
 RULES: dict[type[nn.Module], Rule] = {

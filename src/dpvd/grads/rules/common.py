@@ -1,0 +1,46 @@
+"""What rules are made of: their types, and the steps that several of them share."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from dpvd.grads.factors import Term
+
+if TYPE_CHECKING:
+    from dpvd.grads.units import Call
+
+__all__ = ["Rule", "Terms", "rows", "sum_to_channels", "sum_to_last", "variance_gradient", "variance_share"]
+
+Terms = dict[str, list[Term]]
+Rule = Callable[[Any, "Call", Tensor], Terms]
+
+
+def rows(factor: Tensor) -> Tensor:
+    """[B, d] as it is; [B, ..., d] with all positions in one dimension."""
+    return factor if factor.dim() == 2 else factor.flatten(1, -2)
+
+
+def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
+    """[B, ..., *last]: the sum over all positions of an example, which lie between the batch and the last dims."""
+    return values if values.dim() == dims + 1 else values.flatten(1, -dims - 1).sum(1)
+
+
+def sum_to_channels(values: Tensor) -> Tensor:
+    """[B, C] from [B, C, ...]: the sum over all positions of an example, which lie behind the channels."""
+    return values if values.dim() == 2 else values.flatten(2).sum(2)
+
+
+def variance_gradient(call: "Call", grad: Tensor) -> Tensor:
+    """u = dL/dv = g ε / (2√v), zero where there is no variance."""
+    (noise,), (std,) = call.draws, call.aux
+    assert std is not None  # every layer that samples its outputs passes it
+    return torch.where(std > 0, grad * noise / (2 * std), 0.0)
+
+
+def variance_share(call: "Call", grad: Tensor) -> Tensor:
+    """u v = g ε √v / 2: by how much each output moves with the logarithm of its variance."""
+    (noise,), (std,) = call.draws, call.aux
+    assert std is not None  # every layer that samples its outputs passes it
+    return grad * noise * std / 2

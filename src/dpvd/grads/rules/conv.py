@@ -1,0 +1,81 @@
+"""Rules of convolutions, of one to three dimensions: an outer product for each position of the kernel.
+
+With patch_t the part of the input under the kernel at position t, unrolled, a convolution is y_t = W patch_t + b for
+every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A transposed convolution is the same with
+the roles of input and output swapped.
+"""
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpvd.grads.factors import Direct, Outer, Term, compact
+from dpvd.grads.rules.common import Rule, Terms, sum_to_channels
+
+if TYPE_CHECKING:
+    from dpvd.grads.units import Call
+
+__all__ = ["RULES"]
+
+
+def conv(layer: Any, call: "Call", grad: Tensor) -> Terms:
+    """y = x ∗ W + b, for every convolution of torch, transposed ones included."""
+    return {"weight": [_weight_term(layer, call.input(), grad)], "bias": [Direct(sum_to_channels(grad))]}
+
+
+def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
+    """The gradient of the weight (times ``scale``, of its shape) for input x [B, in, *] and arriving [B, out, *]."""
+    left, right = (x, _gradient_patches(layer, x, grad)) if layer.transposed else (grad, _input_patches(layer, x))
+    scale = None if scale is None else scale.flatten(1)
+    term = compact(Outer(_positions(left), right, scale, layer.groups))
+    return Direct(term.values.view(-1, *layer.weight.shape)) if isinstance(term, Direct) else term
+
+
+def _input_patches(layer: Any, x: Tensor) -> Tensor:
+    """What the kernel sees at each output position, padding included, of whatever mode."""
+    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+    return _patches(layer, F.pad(x, layer._reversed_padding_repeated_twice, mode=mode))
+
+
+def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
+    """What the kernel of a transposed convolution reaches from each input position, of the gradient of its output."""
+    sizes: list[int] = []
+    for d in range(x.dim() - 1, 1, -1):  # F.pad begins with the last dimension
+        padding = layer.padding[d - 2]
+        covered = (x.shape[d] - 1) * layer.stride[d - 2] + _span(layer, d - 2)
+        sizes += [padding, covered - padding - grad.shape[d]]
+    return _patches(layer, F.pad(grad, sizes))
+
+
+def _patches(layer: Any, x: Tensor) -> Tensor:
+    """[B, T, C · kernel]: all places of the kernel on x [B, C, *], which is padded already."""
+    dims = len(layer.kernel_size)
+    for d in range(dims):
+        x = x.unfold(2 + d, _span(layer, d), layer.stride[d])[..., :: layer.dilation[d]]
+    # [B, C, *places, *kernel] → [B, *places, C, *kernel]
+    order = (0, *range(2, 2 + dims), 1, *range(2 + dims, 2 + 2 * dims))
+    count, channels, places = len(x), x.shape[1], prod(x.shape[2 : 2 + dims])
+    return x.permute(order).reshape(count, places, channels * prod(layer.kernel_size))
+
+
+def _span(layer: Any, d: int) -> int:
+    """How far the kernel reaches in a dimension, gaps of the dilation included."""
+    reach: int = layer.dilation[d] * (layer.kernel_size[d] - 1) + 1
+    return reach
+
+
+def _positions(x: Tensor) -> Tensor:
+    """[B, T, C] from [B, C, *]."""
+    return x.flatten(2).transpose(1, 2)
+
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Conv1d: conv,
+    nn.Conv2d: conv,
+    nn.Conv3d: conv,
+    nn.ConvTranspose1d: conv,
+    nn.ConvTranspose2d: conv,
+    nn.ConvTranspose3d: conv,
+}
