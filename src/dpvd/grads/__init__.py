@@ -1,5 +1,6 @@
 """Clipped sums of per-example gradients. Knows nothing of noise."""
 
+from dpvd.grads.accumulate import micro_batches
 from dpvd.grads.api import Engine, clipped_grad
 from dpvd.grads.batches import Batch, LossFn
 from dpvd.grads.clipped import ClippedSum
@@ -20,5 +21,6 @@ __all__ = [
     "check",
     "clipped_grad",
     "fix",
+    "micro_batches",
     "sensitivity",
 ]

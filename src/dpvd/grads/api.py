@@ -8,8 +8,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 
-from dpvd.errors import DpvdError, choice
+from dpvd.errors import DpvdError, choice, positive_int
 from dpvd.grads import checks
+from dpvd.grads.accumulate import add_up, micro_batches
 from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
 from dpvd.grads.clipped import ClippedSum
 from dpvd.grads.clipping import Clipping
@@ -51,6 +52,7 @@ def clipped_grad(
     *,
     clipping: Clipping,
     engine: Engine | str = Engine.AUTO,
+    micro_batch: int | None = None,
 ) -> ClippedSum:
     """The sum over the batch of clipped per-example gradients, Σ_i clip(∇ loss_i).
 
@@ -67,6 +69,9 @@ def clipped_grad(
         batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
         clipping: the bound on each example's gradient.
         engine: how to compute it.
+        micro_batch: at most this many examples go through the model at once, to limit memory (three do when the engine
+            is chosen, on the first batch); None takes the batch as a whole. The result is the same, up to rounding and
+            to the layers' own noise, which is drawn for each example in either case.
 
     Raises:
         DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples, or the loss is
@@ -74,14 +79,17 @@ def clipped_grad(
     """
     tensors = as_batch(batch)
     chosen = choice(engine, Engine, "engine")
+    if micro_batch is not None:
+        positive_int(micro_batch=micro_batch)
     refuse_problems(model)
     grouping = Grouping.of(model, clipping.mode)
     if batch_size(tensors) == 0:
         return _nothing(grouping, clipping)
     if chosen is Engine.AUTO:
         chosen = _choose(model, loss_fn, tensors, grouping)
+    run = ENGINES[chosen]
     try:
-        return ENGINES[chosen](model, loss_fn, tensors, clipping, grouping)
+        return add_up(run(model, loss_fn, part, clipping, grouping) for part in micro_batches(tensors, micro_batch))
     except CannotFactor as error:
         raise DpvdError(f"the factored engine cannot treat this model: {error}. Use engine='auto'") from error
 

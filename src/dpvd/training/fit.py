@@ -68,6 +68,7 @@ def fit(
     resume: bool = False,
     generator: torch.Generator | None = None,
     on_step: Callable[[Progress], None] | None = None,
+    micro_batch: int | None = None,
 ) -> FitResult:
     """Train a model under a plan.
 
@@ -92,12 +93,13 @@ def fit(
         resume: go on from what lies in the folder.
         generator: where the layers' noise comes from (it does not protect anything, so it may be seeded).
         on_step: called after every step.
+        micro_batch: at most this many examples go through the model at once, to limit memory; see ``PrivateStep``.
 
     Raises:
         DpvdError: if the data does not fit the plan, the folder holds another run, or its files are damaged.
     """
     positive_int(evaluations=evaluations)
-    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume)
+    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume, micro_batch)
     points = sorted({max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)})
     spent = epsilon_curve(plan.event, points, delta, accountant=accountant, relation=plan.relation)
     budget = dict(zip(points, spent, strict=True))
@@ -132,6 +134,7 @@ class _Run:
         generator: torch.Generator | None,
         folder: Path | None,
         resume: bool,
+        micro_batch: int | None,
     ) -> None:
         self.model, self.plan, self.recipe, self.folder = model, plan, recipe, folder
         self.generator = torch.Generator() if generator is None else generator
@@ -150,6 +153,7 @@ class _Run:
             kl_weight=recipe.kl_schedule(plan),
             ledger=ledger,
             noise=self.noise,
+            micro_batch=micro_batch,
         )
         if resume:
             self._restore()

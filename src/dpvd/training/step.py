@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError
-from dpvd.grads import LossFn, clipped_grad, sensitivity
+from dpvd.errors import DpvdError, positive_int
+from dpvd.grads import LossFn, clipped_grad, micro_batches, sensitivity
 from dpvd.mechanisms import BitSource, add_gaussian
 from dpvd.nn import AdditiveLinear, kl, set_scale
 from dpvd.plan import PrivacyPlan
@@ -42,6 +42,8 @@ class PrivateStep:
         kl_weight: w as a function of the step; None leaves the KL term out.
         ledger: where steps are charged; in memory only if None.
         noise: stream of random bits; the plan's own if None.
+        micro_batch: at most this many examples go through the model at once, to limit memory; None takes batches as a
+            whole. The noise is added once for the whole batch in either case: the guarantee does not know of it.
     """
 
     def __init__(
@@ -54,10 +56,14 @@ class PrivateStep:
         kl_weight: Callable[[int], float] | None = None,
         ledger: Ledger | None = None,
         noise: BitSource | None = None,
+        micro_batch: int | None = None,
     ) -> None:
+        if micro_batch is not None:
+            positive_int(micro_batch=micro_batch)
         self.model, self.loss_fn, self.plan, self.optimizer = model, loss_fn, plan, optimizer
         self.kl_weight = kl_weight
         self.ledger = ledger
+        self.micro_batch = micro_batch
         self.noise = plan.bits("noise") if noise is None else noise
         self.taken = 0  # optimizer steps
         self.charged = 0 if ledger is None else ledger.charged  # steps paid for: never fewer than were taken
@@ -77,7 +83,9 @@ class PrivateStep:
         self._charge()
         self._tie_scale()
         if self.plan.private:
-            clipped = clipped_grad(self.model, self.loss_fn, batch, clipping=self.plan.clipping)
+            clipped = clipped_grad(
+                self.model, self.loss_fn, batch, clipping=self.plan.clipping, micro_batch=self.micro_batch
+            )
             add_gaussian(clipped.grads, self.plan.noise_std(clipped.sensitivity(self.plan.relation)), self.noise)
             gradients = {
                 name: total * clipped.jacobian.get(name, 1.0) / self.plan.batch_size
@@ -122,9 +130,13 @@ class PrivateStep:
 
     def _ordinary_gradients(self, batch: Any) -> dict[str, Tensor]:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
-        loss = self.loss_fn(self.model, *batch).sum() / self.plan.batch_size
-        found = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
-        return dict(zip(self.parameters, found, strict=True))
+        total = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        for part in micro_batches(batch, self.micro_batch):
+            loss = self.loss_fn(self.model, *part).sum() / self.plan.batch_size
+            found = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
+            for sum_so_far, gradient in zip(total.values(), found, strict=True):
+                sum_so_far += gradient
+        return total
 
     def _add_kl(self, gradients: dict[str, Tensor]) -> None:
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position - 1)
