@@ -6,7 +6,9 @@ import importlib
 import pytest
 
 
-@pytest.mark.parametrize("module", ["noise", "functional", "divergences", "priors", "linear", "tree", "convert"])
+@pytest.mark.parametrize(
+    "module", ["noise", "functional", "divergences", "priors", "linear", "tree", "convert", "unroll"]
+)
 def test_examples_in_docstrings(module: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"dpvd.nn.{module}"))
     assert attempted > 0

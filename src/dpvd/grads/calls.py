@@ -1,7 +1,7 @@
-"""What the factored engine knows of one call of a module, and what a rule may declare of its outputs."""
+"""What the factored engine knows of one call of a module."""
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -9,31 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.grads.factors import Term
-
-__all__ = ["Call", "CannotFactor", "ManyOutputs", "Unit", "leaves"]
-
-Terms = dict[str, list[Term]]
+__all__ = ["Call", "CannotFactor", "Unit", "leaves"]
 
 
 class CannotFactor(Exception):
     """The factored engine cannot treat this model; the message says why. Another engine takes over."""
-
-
-@dataclass(frozen=True)
-class ManyOutputs:
-    """A rule for a module that does not simply return one tensor with the batch first.
-
-    Args:
-        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none arrived.
-        batch_dims: for a layer, where the batch is in each of its outputs, in the order of :func:`leaves`.
-    """
-
-    terms: Callable[..., Terms]
-    batch_dims: Callable[[Any], tuple[int, ...]]
-
-    def __call__(self, layer: Any, call: "Call", *grads: Tensor | None) -> Terms:
-        return self.terms(layer, call, *grads)
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.grads.calls import Call, CannotFactor, ManyOutputs, Unit, leaves
+from dpvd.grads.calls import Call, CannotFactor, Unit, leaves
 from dpvd.grads.rules import RULES
+from dpvd.grads.rules.common import ManyOutputs
 from dpvd.nn import NoiseTape
 
 __all__ = ["Call", "CannotFactor", "Unit", "batch_dims", "find_units", "observe"]

@@ -9,12 +9,14 @@ To add a layer, add a rule to one of the modules here and a row to the conforman
 
 from torch import nn
 
+from dpvd.grads.rules.attention import RULES as ATTENTION
 from dpvd.grads.rules.common import Rule
 from dpvd.grads.rules.conv import RULES as CONV
 from dpvd.grads.rules.dense import RULES as DENSE
 from dpvd.grads.rules.embedding import RULES as EMBEDDING
 from dpvd.grads.rules.norm import RULES as NORM
+from dpvd.grads.rules.recurrent import RULES as RECURRENT
 
 __all__ = ["RULES"]
 
-RULES: dict[type[nn.Module], Rule] = {**DENSE, **CONV, **EMBEDDING, **NORM}
+RULES: dict[type[nn.Module], Rule] = {**DENSE, **CONV, **EMBEDDING, **NORM, **RECURRENT, **ATTENTION}

@@ -1,6 +1,7 @@
 """What rules are made of: their types, and the steps that several of them share."""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -9,12 +10,37 @@ from torch import Tensor
 from dpvd.grads.factors import Term
 
 if TYPE_CHECKING:
-    from dpvd.grads.units import Call
+    from dpvd.grads.calls import Call
 
-__all__ = ["Rule", "Terms", "rows", "sum_to_channels", "sum_to_last", "variance_gradient", "variance_share"]
+__all__ = [
+    "ManyOutputs",
+    "Rule",
+    "Terms",
+    "rows",
+    "sum_to_channels",
+    "sum_to_last",
+    "variance_gradient",
+    "variance_share",
+]
 
 Terms = dict[str, list[Term]]
 Rule = Callable[[Any, "Call", Tensor], Terms]
+
+
+@dataclass(frozen=True)
+class ManyOutputs:
+    """A rule for a module that does not simply return one tensor with the batch first.
+
+    Args:
+        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none arrived.
+        batch_dims: for a layer, where the batch is in each of its outputs, in the order in which they are nested.
+    """
+
+    terms: Callable[..., Terms]
+    batch_dims: Callable[[Any], tuple[int, ...]]
+
+    def __call__(self, layer: Any, call: "Call", *grads: Tensor | None) -> Terms:
+        return self.terms(layer, call, *grads)
 
 
 def rows(factor: Tensor) -> Tensor:
