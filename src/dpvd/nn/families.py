@@ -220,8 +220,8 @@ def _register(layer: VariationalLayer, name: str, rates: Rates, learned: bool) -
     weight = layer.weight
     shapes = {
         Rates.LAYER: torch.Size(),
-        # One entry per input unit; trailing ones make it broadcast to a convolution's weight.
-        Rates.NEURON: torch.Size([weight.shape[1]] + [1] * (weight.dim() - 2)),
+        # One entry per input unit; trailing ones make it broadcast to the weight.
+        Rates.NEURON: torch.Size([weight.shape[layer.input_dim]] + [1] * (weight.dim() - layer.input_dim - 1)),
         Rates.WEIGHT: weight.shape,
     }
     values = torch.empty(shapes[rates], dtype=weight.dtype, device=weight.device)

@@ -16,7 +16,7 @@ class Rates(StrEnum):
     LAYER = "layer"
     """One rate for the whole layer: shape []."""
     NEURON = "neuron"
-    """One rate for each input unit: shape [in] (it broadcasts to the weight)."""
+    """One rate for each input unit: shape [in], with ones behind that make it broadcast to the weight."""
     WEIGHT = "weight"
     """One rate for each weight: the weight's shape."""
 
@@ -32,12 +32,14 @@ class VariationalLayer(nn.Module, ABC):
         kept: None, or a boolean mask of the weight's shape that is False for pruned weights. A pruned weight
             has mean 0 and no noise, and gets no gradient.
         noise_state: names of the parameters and buffers that a plain layer does not have.
+        input_dim: which dimension of the weight is that of the input units.
     """
 
     weight: Tensor
-    bias: nn.Parameter
+    bias: Any  # a parameter, or None; torch's layers declare it in different ways
     kept: Tensor | None
     noise_state: ClassVar[tuple[str, ...]] = ()
+    input_dim: ClassVar[int] = 1
 
     # Interface
 

@@ -1,0 +1,209 @@
+"""Convolutions with noise on their weights. The noise is in ``families``; one constructor serves all dimensions."""
+
+from typing import TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.layer import Rates, VariationalLayer
+from dpvd.nn.priors import Prior
+
+__all__ = [
+    "AdditiveConv",
+    "AdditiveConv1d",
+    "AdditiveConv2d",
+    "AdditiveConv3d",
+    "AdditiveConvTranspose2d",
+    "MultiplicativeConv",
+    "MultiplicativeConv1d",
+    "MultiplicativeConv2d",
+    "MultiplicativeConv3d",
+]
+
+Size: TypeAlias = int | tuple[int, ...]
+Size2d: TypeAlias = int | tuple[int, int]
+
+
+class ConvMap(VariationalLayer):
+    """The linear map of ``nn.Conv1d/2d/3d``: x [B, in, *] → [B, out, *].
+
+    Padding of any mode commutes with squaring, so that the variance of padded places is right too.
+    """
+
+    groups: int
+
+    def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        result: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]  # of torch's class
+        return result
+
+
+class AdditiveConv(ConvMap, AdditiveNoise):
+    """Convolution with additive Gaussian weight noise, θ = φ + σε (sparse variational dropout).
+
+    y = x∗φ + b + √v ε with v = x²∗σ² and ε drawn per example, output channel and position: each output has the
+    distribution that weight noise would have caused; that outputs at different positions share weights, and so
+    would be correlated, is left out (Molchanov et al. do the same).
+
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
+    the result is that of torch's layer bit for bit; σ = 0 gives the same in training mode.
+
+    Edge cases: a rate per input unit ("neuron") is one per input channel of a group.
+
+    Args:
+        in_channels, ..., dtype: as for ``nn.Conv2d``.
+        rates: "weight", "neuron" (one σ per input channel) or "layer".
+        learned: whether ``log_sigma2`` is trained.
+        log_sigma2: where log σ² starts.
+        prior: name or prior; see ``prior_from``.
+
+    References: Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), "Additive noise
+    reparameterization".
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_sigma2: float = -10.0,
+        prior: str | Prior = "log-uniform",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        geometry = (kernel_size, stride, padding, dilation, groups, bias, padding_mode)
+        super().__init__(in_channels, out_channels, *geometry, device=device, dtype=dtype)
+        self.init_noise(rates, learned, log_sigma2, prior)
+
+    def output_variance(self, x: Tensor) -> Tensor:
+        """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
+        if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
+            return super().output_variance(x)
+        return self.linear_map(x.square(), self.log_sigma2.exp().expand_as(self.weight[:1]), None)
+
+
+class AdditiveConv1d(AdditiveConv, nn.Conv1d):
+    """``nn.Conv1d`` with additive weight noise: see :class:`AdditiveConv`."""
+
+
+class AdditiveConv2d(AdditiveConv, nn.Conv2d):
+    """``nn.Conv2d`` with additive weight noise: see :class:`AdditiveConv`.
+
+    >>> layer = AdditiveConv2d(1, 4, kernel_size=3, padding=1)
+    >>> layer(torch.ones(2, 1, 5, 5)).shape, layer.log_sigma2.shape
+    (torch.Size([2, 4, 5, 5]), torch.Size([4, 1, 3, 3]))
+    """
+
+
+class AdditiveConv3d(AdditiveConv, nn.Conv3d):
+    """``nn.Conv3d`` with additive weight noise: see :class:`AdditiveConv`."""
+
+
+class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignore[misc]  # no output_size
+    """``nn.ConvTranspose2d`` with additive weight noise, θ = φ + σε; see :class:`AdditiveConv`.
+
+    Args:
+        in_channels, ..., dtype: as for ``nn.ConvTranspose2d``, which pads with zeros only.
+        rates, learned, log_sigma2, prior: as for :class:`AdditiveConv`.
+    """
+
+    input_dim = 0
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size2d,
+        stride: Size2d = 1,
+        padding: Size2d = 0,
+        output_padding: Size2d = 0,
+        groups: int = 1,
+        bias: bool = True,
+        dilation: Size2d = 1,
+        *,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_sigma2: float = -10.0,
+        prior: str | Prior = "log-uniform",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(
+            in_channels,
+            out_channels,
+            kernel_size,
+            stride,
+            padding,
+            output_padding,
+            groups,
+            bias,
+            dilation,
+            device=device,
+            dtype=dtype,
+        )
+        self.init_noise(rates, learned, log_sigma2, prior)
+
+    def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        geometry = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
+        return F.conv_transpose2d(x, weight, bias, *geometry)  # type: ignore[arg-type]
+
+
+class MultiplicativeConv(ConvMap, MultiplicativeNoise):
+    """Convolution with multiplicative Gaussian weight noise of type B, θ = φ(1 + √α ε) (variational dropout).
+
+    y = x∗φ + b + √v ε with v = x²∗(αφ²) and ε drawn per example, output channel and position.
+
+    Args:
+        in_channels, ..., dtype: as for ``nn.Conv2d``.
+        rates: "layer", "neuron" (one α per input channel) or "weight".
+        learned: whether ``log_rate`` (log α) is trained.
+        log_alpha: where log α starts.
+        prior: name or prior; see ``prior_from``.
+
+    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), Sec. 3.
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: Size,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: str = "zeros",
+        *,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_alpha: float = -3.0,
+        prior: str | Prior = "log-uniform",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        geometry = (kernel_size, stride, padding, dilation, groups, bias, padding_mode)
+        super().__init__(in_channels, out_channels, *geometry, device=device, dtype=dtype)
+        self.init_noise(MultiplicativeKind.B, rates, learned, log_alpha, prior)
+
+
+class MultiplicativeConv1d(MultiplicativeConv, nn.Conv1d):
+    """``nn.Conv1d`` with multiplicative weight noise: see :class:`MultiplicativeConv`."""
+
+
+class MultiplicativeConv2d(MultiplicativeConv, nn.Conv2d):
+    """``nn.Conv2d`` with multiplicative weight noise: see :class:`MultiplicativeConv`."""
+
+
+class MultiplicativeConv3d(MultiplicativeConv, nn.Conv3d):
+    """``nn.Conv3d`` with multiplicative weight noise: see :class:`MultiplicativeConv`."""
