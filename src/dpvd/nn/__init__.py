@@ -3,6 +3,7 @@
 The layers know nothing of privacy. Noise is drawn per example from a source the caller controls.
 """
 
+from dpvd.nn.compression import Compression, LayerSize, compress
 from dpvd.nn.convert import Conversion, LayerName, variational
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
@@ -10,6 +11,7 @@ from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
+from dpvd.nn.sparse import SparseState, sparse_state
 from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity
 
 __all__ = [
@@ -18,18 +20,22 @@ __all__ = [
     "AdditiveLinear",
     "Approximation",
     "BinaryDropoutLinear",
+    "Compression",
     "Conversion",
     "Gaussian",
     "GaussianDropoutLinear",
     "LayerName",
+    "LayerSize",
     "LayerSparsity",
     "LogUniform",
     "MultiplicativeLinear",
     "NoiseTape",
     "Prior",
     "Rates",
+    "SparseState",
     "Sparsity",
     "VariationalLayer",
+    "compress",
     "draw",
     "gaussian_sample",
     "is_sampling",
@@ -41,6 +47,7 @@ __all__ = [
     "prune",
     "sampling",
     "set_scale",
+    "sparse_state",
     "sparsity",
     "tape_from",
     "variational",

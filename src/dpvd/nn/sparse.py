@@ -1,0 +1,77 @@
+"""Pruned weights as sparse tensors, for storing and sending."""
+
+import warnings
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.nn.layer import VariationalLayer
+
+__all__ = ["SparseState", "sparse_state"]
+
+
+@dataclass(frozen=True)
+class SparseState:
+    """The state of a network's means, matrices with enough zeros in compressed sparse rows.
+
+    Attributes:
+        tensors: by name, as in the state of the ordinary network.
+        dense_bytes: what the tensors take when all are dense.
+        bytes: what they take as they are.
+    """
+
+    tensors: dict[str, Tensor]
+    dense_bytes: int
+    bytes: int
+
+    def to_dense(self) -> dict[str, Tensor]:
+        """The state with all tensors dense, for ``load_state_dict``."""
+        return {name: t.to_dense() if t.layout is torch.sparse_csr else t for name, t in self.tensors.items()}
+
+    def __str__(self) -> str:
+        sparse = sum(tensor.layout is torch.sparse_csr for tensor in self.tensors.values())
+        return f"{sparse} of {len(self.tensors)} tensors sparse: {self.dense_bytes:,} became {self.bytes:,} bytes"
+
+
+@torch.no_grad()
+def sparse_state(model: nn.Module) -> SparseState:
+    """Return the state of the model's means with its sparse matrices in compressed rows (CSR, 32-bit indices).
+
+    Guarantees: ``to_dense`` gives back the values bit for bit, and loads into the ordinary network and into the
+    variational one. Only parameters are looked at, so a private model stays as private as it is.
+
+    Edge cases: noise parameters and masks are left out. A matrix that would be larger as a sparse one stays dense, and
+    so do tensors that are not matrices.
+
+    >>> layer = nn.Linear(100, 10)
+    >>> _ = nn.init.eye_(layer.weight)
+    >>> print(sparse_state(layer))
+    1 of 2 tensors sparse: 4,040 became 164 bytes
+    """
+    noise = {
+        f"{prefix}.{name}".lstrip(".")
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, VariationalLayer)
+        for name in (*layer.noise_state, "kept")
+    }
+    dense = {name: value.detach().clone() for name, value in model.state_dict().items() if name not in noise}
+    tensors = {name: _smaller(value) for name, value in dense.items()}
+    return SparseState(tensors, sum(map(_bytes, dense.values())), sum(map(_bytes, tensors.values())))
+
+
+def _smaller(value: Tensor) -> Tensor:
+    if value.dim() != 2:
+        return value
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
+        rows = value.to_sparse_csr()
+        starts, columns = rows.crow_indices().int(), rows.col_indices().int()
+        rows = torch.sparse_csr_tensor(starts, columns, rows.values(), value.shape, check_invariants=True)
+    return rows if _bytes(rows) < _bytes(value) else value
+
+
+def _bytes(value: Tensor) -> int:
+    if value.layout is torch.sparse_csr:
+        return sum(part.nbytes for part in (value.crow_indices(), value.col_indices(), value.values()))
+    return value.nbytes
