@@ -9,6 +9,7 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode, Engine, clipped_grad
+from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from tests.grads.test_engines import assert_equal, run
 
 KINDS = {
@@ -17,6 +18,7 @@ KINDS = {
     "GRU": nn.GRU,
     "LSTM": nn.LSTM,
 }
+ADDITIVE = {"RNN": AdditiveRNN, "GRU": AdditiveGRU, "LSTM": AdditiveLSTM}
 USES = ("outputs", "last state", "both")
 INPUTS, CLASSES = 3, 3
 
@@ -59,10 +61,16 @@ def make_batch(count: int, steps: int, generator: torch.Generator) -> tuple[Tens
 
 
 def make(kind: str, hidden: int = 4, *, use: str = "outputs", given_state: bool = False, **options: object) -> Reader:
+    return make_from(KINDS[kind](INPUTS, hidden, dtype=torch.float64, **options), use, given_state)
+
+
+def make_from(layer: nn.RNNBase, use: str = "outputs", given_state: bool = False) -> Reader:
+    """The layer, with weights that do not change from run to run, and a head of the size it needs."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Reader(KINDS[kind](INPUTS, hidden, dtype=torch.float64, **options), use, given_state)
-        model(torch.zeros(1, 2, INPUTS, dtype=torch.float64))  # lets the head know its size
+        layer.reset_parameters()
+        model = Reader(layer, use, given_state)
+        model(torch.zeros(1, 2, INPUTS, dtype=torch.float64))
     return model
 
 
@@ -178,6 +186,48 @@ def test_a_model_with_dropout_between_layers_trains(generator):
     result = clipped_grad(model, loss, make_batch(4, 3, generator), clipping=Clipping())
     assert model.layer.dropout == 0.3
     assert torch.isfinite(result.norms).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    kind=st.sampled_from(sorted(ADDITIVE)),
+    use=st.sampled_from(USES),
+    rates=st.sampled_from(["layer", "neuron", "weight"]),
+    learned=st.booleans(),
+    pruned=st.booleans(),
+    training=st.booleans(),
+    count=st.integers(0, 5),
+    steps=st.integers(1, 6),
+    depth=st.integers(1, 2),
+    bidirectional=st.booleans(),
+    bias=st.booleans(),
+    batch_first=st.booleans(),
+    seed=st.integers(0, 2**31),
+)
+def test_noisy_layers_equal_the_oracle(
+    kind, use, rates, learned, pruned, training, count, steps, depth, bidirectional, bias, batch_first, seed
+):
+    shape = {"num_layers": depth, "bidirectional": bidirectional, "bias": bias, "batch_first": batch_first}
+    noise = {"rates": rates, "learned": learned, "log_sigma2": -2.0}
+    model = make_from(ADDITIVE[kind](INPUTS, 4, dtype=torch.float64, **shape, **noise), use)
+    if pruned:
+        model.layer.prune(3.0)
+        assert 0 < model.layer.kept.float().mean() < 1
+    model.train(training)
+    batch = make_batch(count, steps, torch.Generator().manual_seed(seed))
+    truth = run(Engine.LOOP, model, loss, batch, Clipping())
+    for engine in (Engine.FACTORED, Engine.AUTO):
+        assert_equal(run(engine, model, loss, batch, Clipping()), truth)
+
+
+@pytest.mark.parametrize("rates", ["layer", "neuron", "weight"])
+@pytest.mark.parametrize("kind", ADDITIVE)
+def test_learned_scales_get_gradients_from_the_fast_engine(kind, rates, generator, caplog):
+    caplog.set_level("INFO", logger="dpvd")
+    layer = ADDITIVE[kind](INPUTS, 4, rates=rates, log_sigma2=-2.0, batch_first=True, dtype=torch.float64)
+    result = run(Engine.AUTO, make_from(layer), loss, make_batch(4, 5, generator), Clipping())
+    assert "cannot" not in caplog.text
+    assert result.grads["layer.log_sigma2"].abs().max() > 1e-4
 
 
 class Packed(nn.Module):

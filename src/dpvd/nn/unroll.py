@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["directions", "unroll"]
+__all__ = ["LinearMap", "State", "as_sequence", "directions", "unroll"]
 
 State: TypeAlias = tuple[Tensor, ...]
 """The hidden state h, and for an LSTM also the cell c."""
@@ -61,6 +61,16 @@ def unroll(layer: nn.RNNBase, x: Tensor, state: State, linear_map: LinearMap) ->
 def directions(layer: nn.RNNBase) -> tuple[str, ...]:
     """What the names of the weights of each direction end in."""
     return ("", "_reverse") if layer.bidirectional else ("",)
+
+
+def as_sequence(layer: nn.RNNBase, x: Tensor, state: Tensor | State | None) -> tuple[Tensor, State]:
+    """The arguments of a layer as :func:`unroll` takes them: time first, a tuple, zeros where no state is given."""
+    x = x.transpose(0, 1) if layer.batch_first else x
+    if state is None:
+        parts = 2 if layer.mode == "LSTM" else 1
+        zeros = x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], layer.hidden_size)
+        return x, (zeros,) * parts
+    return x, state if isinstance(state, tuple) else (state,)
 
 
 def _scan(

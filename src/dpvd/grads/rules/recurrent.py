@@ -14,33 +14,33 @@ from torch.nn import functional as F
 from dpvd.grads.calls import Call, CannotFactor
 from dpvd.grads.factors import Direct, Outer
 from dpvd.grads.rules.common import ManyOutputs, Terms
-from dpvd.nn.unroll import unroll
+from dpvd.nn import Rates
+from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRecurrent, AdditiveRNN, gate_std
+from dpvd.nn.unroll import LinearMap, as_sequence, unroll
 
 __all__ = ["RULES"]
+
+Factors = dict[str, tuple[Tensor, Tensor]]  # by weight: δ [B, T, gates] and what it is multiplied with, [B, T, in]
 
 
 class Trace:
     """The linear maps of one run through a recurrent layer: what came in, and the pre-activations."""
 
-    def __init__(self, layer: nn.RNNBase) -> None:
-        self.layer = layer
+    def __init__(self, linear_map: LinearMap) -> None:
+        self.recorded_map = linear_map
         self.inputs: dict[str, list[Tensor]] = {}
         self.outputs: dict[str, list[Tensor]] = {}
 
     def linear_map(self, name: str, value: Tensor) -> Tensor:
-        """W value + b without a gradient to either, recorded."""
-        output = F.linear(value, self.parameter(name), self.parameter(_bias(name)) if self.layer.bias else None)
-        output.requires_grad_()  # the first step of the first layer depends on nothing that does
+        """The pre-activations, recorded."""
+        output = self.recorded_map(name, value)
+        output.requires_grad_()  # the first step of a frozen layer depends on nothing that does
         self.inputs.setdefault(name, []).append(value.detach())
         self.outputs.setdefault(name, []).append(output)
         return output
 
-    def parameter(self, name: str) -> Tensor:
-        value: Tensor = getattr(self.layer, name)
-        return value.detach()
-
-    def factors(self, outputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> dict[str, tuple[Tensor, Tensor]]:
-        """By weight δ [B, T, gates] and what it was multiplied with [B, T, in]; a step that is not used has δ = 0."""
+    def factors(self, outputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Factors:
+        """A step that is not used has δ = 0."""
         recorded = [output for steps in self.outputs.values() for output in steps]
         found = iter(torch.autograd.grad(outputs, recorded, grads, materialize_grads=True))
         deltas = {name: [next(found) for _ in steps] for name, steps in self.outputs.items()}
@@ -49,16 +49,57 @@ class Trace:
 
 def recurrent(layer: nn.RNNBase, call: Call, *grads: Tensor | None) -> Terms:
     """The outputs and the last state are functions of h_t = cell(W_ih x_t + b_ih, W_hh h_(t-1) + b_hh, ...)."""
+
+    def linear_map(name: str, value: Tensor) -> Tensor:
+        bias = getattr(layer, _bias(name)).detach() if layer.bias else None
+        return F.linear(value, getattr(layer, name).detach(), bias)
+
+    return _weight_terms(_run_again(layer, call, grads, linear_map), {})
+
+
+def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Terms:
+    """The same with √v ε added to the pre-activations, v = x²σ²: σ enters there only, with u = δ ε / (2√v)."""
+    noise = call.draws[0] if call.draws else None
+    factors = _run_again(layer, call, grads, layer.gate_map(noise))
+    kept = {} if layer.kept is None else layer.blocks(layer.kept.to(layer.weight.dtype))
+    terms = _weight_terms(factors, kept)
+    if noise is not None and layer.learned:
+        terms["log_sigma2"] = [Direct(_scale_gradient(layer, layer.noise_of(noise), factors))]
+    return terms
+
+
+def _scale_gradient(layer: AdditiveRecurrent, noise: dict[str, Tensor], factors: Factors) -> Tensor:
+    """[B, *shape of log σ²]: σ² ∘ Σ_t u_t ⊗ x_t², summed over the weights that share a σ."""
+    parts = []
+    for name, variance in layer.blocks(layer.weight_variance().expand_as(layer.weight)).items():
+        delta, value = factors[name]
+        std = gate_std(value, variance)
+        u = torch.where(std > 0, delta * noise[name].unsqueeze(1) / (2 * std), 0.0)
+        if layer.rates is Rates.WEIGHT:
+            parts.append(torch.einsum("bto,bti->boi", u, value.square()) * variance)
+        else:
+            parts.append(((u @ variance) * value.square()).sum(1))
+    together = torch.cat(parts, -1)
+    return together.sum(1) if layer.rates is Rates.LAYER else together
+
+
+def _run_again(layer: nn.RNNBase, call: Call, grads: tuple[Tensor | None, ...], linear_map: LinearMap) -> Factors:
+    """Repeat the call with these linear maps and carry the gradients of its outputs back to them."""
     x, state = _arguments(layer, call)
-    trace = Trace(layer)
+    trace = Trace(linear_map)
     with torch.enable_grad(), call.torch_randomness():
         outputs, ends = unroll(layer, x, state, trace.linear_map)
         outputs = outputs.transpose(0, 1) if layer.batch_first else outputs
     reached = [(value, grad) for value, grad in zip((outputs, *ends), grads, strict=True) if grad is not None]
     values, arriving = zip(*reached, strict=True)
+    return trace.factors(values, arriving)
+
+
+def _weight_terms(factors: Factors, kept: dict[str, Tensor]) -> Terms:
+    """Weights and biases; a pruned weight gets no gradient."""
     terms: Terms = {}
-    for name, (delta, value) in trace.factors(values, arriving).items():
-        terms[name] = [Outer(delta, value)]
+    for name, (delta, value) in factors.items():
+        terms[name] = [Outer(delta, value, kept.get(name))]
         terms[_bias(name)] = [Direct(delta.sum(1))]
     return terms
 
@@ -72,12 +113,8 @@ def _arguments(layer: nn.RNNBase, call: Call) -> tuple[Tensor, tuple[Tensor, ...
         raise CannotFactor(f"{call.unit.name!r} projects its hidden state (proj_size)")
     if layer.dropout and layer.training and layer.num_layers > 1 and x.device.type != "cpu":
         raise CannotFactor(f"{call.unit.name!r} draws dropout masks that can be drawn again on the CPU only")
-    x = (x.transpose(0, 1) if layer.batch_first else x).detach()
-    if state is None:
-        parts = 2 if layer.mode == "LSTM" else 1
-        shape = (layer.num_layers * (2 if layer.bidirectional else 1), x.shape[1], layer.hidden_size)
-        return x, (x.new_zeros(shape),) * parts
-    return x, tuple(part.detach() for part in (state if isinstance(state, tuple) else (state,)))
+    x, start = as_sequence(layer, x.detach(), state)
+    return x, tuple(part.detach() for part in start)
 
 
 def _bias(name: str) -> str:
@@ -94,6 +131,13 @@ def _batch_dims(layer: nn.RNNBase) -> tuple[int, ...]:
     return (0 if layer.batch_first else 1, *[1] * (2 if layer.mode == "LSTM" else 1))
 
 
-_RULE = ManyOutputs(recurrent, _batch_dims)
+_PLAIN, _ADDITIVE = ManyOutputs(recurrent, _batch_dims), ManyOutputs(additive, _batch_dims)
 
-RULES: dict[type[nn.Module], ManyOutputs] = {nn.RNN: _RULE, nn.GRU: _RULE, nn.LSTM: _RULE}
+RULES: dict[type[nn.Module], ManyOutputs] = {
+    nn.RNN: _PLAIN,
+    nn.GRU: _PLAIN,
+    nn.LSTM: _PLAIN,
+    AdditiveRNN: _ADDITIVE,
+    AdditiveGRU: _ADDITIVE,
+    AdditiveLSTM: _ADDITIVE,
+}
