@@ -178,13 +178,14 @@ def test_keys_of_its_own_are_named_and_fall_back(generator):
     assert_equal(run(Engine.AUTO, model, loss, batch, Clipping()), truth)
 
 
-def test_attention_over_the_batch_is_refused(generator):
-    """batch_first forgotten: the layer then attends from example to example."""
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_attention_over_the_batch_is_refused(dropout, generator):
+    """batch_first forgotten: the layer then attends from example to example. Its dropout must not hide that."""
 
     class Mixes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layer = nn.MultiheadAttention(4, 2, dtype=torch.float64)
+            self.layer = nn.MultiheadAttention(4, 2, dropout=dropout, dtype=torch.float64)
 
         def forward(self, x: Tensor) -> Tensor:
             return fold(self.layer(x, x, x)[0])

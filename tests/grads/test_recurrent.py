@@ -181,9 +181,10 @@ def test_dropout_between_layers_is_drawn_again(kind, dtype, generator):
         torch.testing.assert_close(gradient, truth)
 
 
-def test_a_model_with_dropout_between_layers_trains(generator):
+def test_a_model_with_dropout_between_layers_is_checked_and_trains(generator, caplog):
     model = make("LSTM", num_layers=2, dropout=0.3)
     result = clipped_grad(model, loss, make_batch(4, 3, generator), clipping=Clipping())
+    assert "cannot" not in caplog.text
     assert model.layer.dropout == 0.3
     assert torch.isfinite(result.norms).all()
 

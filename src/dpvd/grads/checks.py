@@ -85,10 +85,15 @@ def _agree(ours: Tensor, truth: Tensor) -> bool:
 def _ordinary_dropout_off(model: nn.Module) -> Iterator[None]:
     """torch's own dropout draws from a stream that cannot be replayed row by row; it never couples examples."""
     layers = [m for m in model.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.training]
+    inside = {m: m.dropout for m in model.modules() if isinstance(m, nn.RNNBase | nn.MultiheadAttention)}
     for layer in layers:
         layer.training = False
+    for module in inside:
+        module.dropout = 0.0
     try:
         yield
     finally:
         for layer in layers:
             layer.training = True
+        for module, rate in inside.items():
+            module.dropout = rate
