@@ -26,25 +26,30 @@ Factors = dict[str, tuple[Tensor, Tensor]]  # by weight: δ [B, T, gates] and wh
 class Trace:
     """The linear maps of one run through a recurrent layer: what came in, and the pre-activations."""
 
-    def __init__(self, linear_map: LinearMap) -> None:
-        self.recorded_map = linear_map
+    def __init__(self, linear_map: LinearMap, *, shared: bool) -> None:
+        self.recorded_map, self.shared = linear_map, shared
         self.inputs: dict[str, list[Tensor]] = {}
         self.outputs: dict[str, list[Tensor]] = {}
 
     def linear_map(self, name: str, value: Tensor) -> Tensor:
         """The pre-activations, recorded."""
         output = self.recorded_map(name, value)
-        output.requires_grad_()  # the first step of a frozen layer depends on nothing that does
         self.inputs.setdefault(name, []).append(value.detach())
-        self.outputs.setdefault(name, []).append(output)
+        if name == self.recorded_for(name):
+            output.requires_grad_()  # the first step of a frozen layer depends on nothing that does
+            self.outputs.setdefault(name, []).append(output)
         return output
+
+    def recorded_for(self, name: str) -> str:
+        """The weight whose pre-activations are recorded: where gates see but the sum of both, δ is the same."""
+        return name.replace("_hh_", "_ih_") if self.shared else name
 
     def factors(self, outputs: tuple[Tensor, ...], grads: tuple[Tensor, ...]) -> Factors:
         """A step that is not used has δ = 0."""
         recorded = [output for steps in self.outputs.values() for output in steps]
         found = iter(torch.autograd.grad(outputs, recorded, grads, materialize_grads=True))
-        deltas = {name: [next(found) for _ in steps] for name, steps in self.outputs.items()}
-        return {name: (_batch_first(deltas[name]), _batch_first(self.inputs[name])) for name in self.outputs}
+        deltas = {name: _in_time(name, [next(found) for _ in steps]) for name, steps in self.outputs.items()}
+        return {name: (deltas[self.recorded_for(name)], _in_time(name, steps)) for name, steps in self.inputs.items()}
 
 
 def recurrent(layer: nn.RNNBase, call: Call, *grads: Tensor | None) -> Terms:
@@ -86,7 +91,7 @@ def _scale_gradient(layer: AdditiveRecurrent, noise: dict[str, Tensor], factors:
 def _run_again(layer: nn.RNNBase, call: Call, grads: tuple[Tensor | None, ...], linear_map: LinearMap) -> Factors:
     """Repeat the call with these linear maps and carry the gradients of its outputs back to them."""
     x, state = _arguments(layer, call)
-    trace = Trace(linear_map)
+    trace = Trace(linear_map, shared=layer.mode != "GRU")
     with torch.enable_grad(), call.torch_randomness():
         outputs, ends = unroll(layer, x, state, trace.linear_map)
         outputs = outputs.transpose(0, 1) if layer.batch_first else outputs
@@ -121,9 +126,11 @@ def _bias(name: str) -> str:
     return name.replace("weight", "bias")
 
 
-def _batch_first(parts: list[Tensor]) -> Tensor:
-    """[B, T, d] from one tensor [T, B, d] or from T tensors [B, d]."""
-    return parts[0].transpose(0, 1) if parts[0].dim() == 3 else torch.stack(parts, 1)
+def _in_time(name: str, parts: list[Tensor]) -> Tensor:
+    """[B, T, d] from one tensor [T, B, d], or from T tensors [B, d] in the order in which the steps were made."""
+    if parts[0].dim() == 3:
+        return parts[0].transpose(0, 1)
+    return torch.stack(parts[::-1] if name.endswith("_reverse") else parts, 1)
 
 
 def _batch_dims(layer: nn.RNNBase) -> tuple[int, ...]:
