@@ -121,6 +121,14 @@ def test_pruned_weights_are_zero_and_stay_so(generator):
     torch.testing.assert_close(again.eval()(x)[0], layer.eval()(x)[0])
 
 
+def test_compressing_a_model_leaves_it_as_it_is(generator):
+    _, layer = pair("GRU")
+    dn.prune(layer)
+    smaller, _ = dn.compress(nn.Sequential(layer))
+    x = normal(4, 2, 3, generator=generator)
+    torch.testing.assert_close(smaller(x)[0], layer.eval()(x)[0])
+
+
 def test_tied_layers_take_their_scale_from_outside():
     _, layer = pair("LSTM", **TIED)
     assert dn.set_scale(nn.Sequential(layer), 0.5) == 1

@@ -10,7 +10,6 @@ from dpvd.errors import DpvdError
 from dpvd.nn.families import AdditiveNoise
 from dpvd.nn.functional import noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
-from dpvd.nn.linear import DenseMap
 from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.priors import Prior
 from dpvd.nn.unroll import LinearMap, as_sequence, directions, unroll
@@ -18,7 +17,7 @@ from dpvd.nn.unroll import LinearMap, as_sequence, directions, unroll
 __all__ = ["AdditiveGRU", "AdditiveLSTM", "AdditiveRNN", "AdditiveRecurrent"]
 
 
-class AdditiveRecurrent(DenseMap, AdditiveNoise, nn.RNNBase):
+class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
     """Additive Gaussian noise θ = φ + σε on all weight matrices of a recurrent layer, by local reparameterisation.
 
     Each weight matrix adds √v ε to the pre-activations of the gates, with v = x²σ² (or h²σ²) as it changes from step
@@ -64,6 +63,10 @@ class AdditiveRecurrent(DenseMap, AdditiveNoise, nn.RNNBase):
         """Split [..., Σ in] into the parts of the weight matrices, by name."""
         widths = [getattr(self, name).shape[1] for name in self.names]
         return dict(zip(self.names, torch.split(matrix, widths, -1), strict=True))
+
+    def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """That of one weight matrix."""
+        return F.linear(x, weight, bias)
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
