@@ -23,12 +23,13 @@ def unroll(layer: nn.RNNBase, x: Tensor, state: State, linear_map: LinearMap) ->
 
     At depth l every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. The first is asked for once for the
     whole sequence, ``linear_map("weight_ih_l0", x [T, B, in])``, the second once for each step,
-    ``linear_map("weight_hh_l0", h [B, hidden])``; "_reverse" is added for the backward direction.
+    ``linear_map("weight_hh_l0", h [B, hidden])``; "_reverse" is added for the backward direction. An LSTM with
+    ``proj_size`` also asks for ``linear_map("weight_hr_l0", h)``, which has no bias.
 
     Edge cases: dropout between the layers is drawn from torch's generator, in the order of the layer itself.
 
     Args:
-        layer: any of the three, without a projection.
+        layer: any of the three.
         x: [T, B, in], time first.
         state: one tensor [depth · directions, B, hidden], two for an LSTM.
         linear_map: the pre-activations of a weight.
@@ -42,14 +43,13 @@ def unroll(layer: nn.RNNBase, x: Tensor, state: State, linear_map: LinearMap) ->
     >>> torch.allclose(unroll(layer, x, (start,), plain)[0], layer(x)[0], atol=1e-6)
     True
     """
-    cell = _CELLS[layer.mode]
     ends: list[State] = []
     for depth in range(layer.num_layers):
         outputs = []
         for suffix in directions(layer):
             start = tuple(part[len(ends)] for part in state)
             inputs = linear_map(f"weight_ih_l{depth}{suffix}", x)
-            hidden, end = _scan(cell, inputs, start, linear_map, f"weight_hh_l{depth}{suffix}", backward=bool(suffix))
+            hidden, end = _scan(layer, inputs, start, linear_map, f"l{depth}{suffix}")
             outputs.append(hidden)
             ends.append(end)
         x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
@@ -67,20 +67,19 @@ def as_sequence(layer: nn.RNNBase, x: Tensor, state: Tensor | State | None) -> t
     """The arguments of a layer as :func:`unroll` takes them: time first, a tuple, zeros where no state is given."""
     x = x.transpose(0, 1) if layer.batch_first else x
     if state is None:
-        parts = 2 if layer.mode == "LSTM" else 1
-        zeros = x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], layer.hidden_size)
-        return x, (zeros,) * parts
+        sizes = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 2 if layer.mode == "LSTM" else 1]
+        return x, tuple(x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], size) for size in sizes)
     return x, state if isinstance(state, tuple) else (state,)
 
 
-def _scan(
-    cell: _Cell, inputs: Tensor, state: State, linear_map: LinearMap, name: str, *, backward: bool
-) -> tuple[Tensor, State]:
+def _scan(layer: nn.RNNBase, inputs: Tensor, state: State, linear_map: LinearMap, end: str) -> tuple[Tensor, State]:
     """One layer in one direction: all hidden states in the order of time, and the state it ends in."""
-    steps = list(inputs)
+    cell, backward = _CELLS[layer.mode], end.endswith("_reverse")
     hidden = []
-    for step in reversed(steps) if backward else steps:
-        state = cell(step, linear_map(name, state[0]), state)
+    for step in reversed(list(inputs)) if backward else inputs:
+        state = cell(step, linear_map(f"weight_hh_{end}", state[0]), state)
+        if layer.proj_size:
+            state = (linear_map(f"weight_hr_{end}", state[0]), *state[1:])
         hidden.append(state[0])
     return torch.stack(hidden[::-1] if backward else hidden), state
 

@@ -56,8 +56,8 @@ def recurrent(layer: nn.RNNBase, call: Call, *grads: Tensor | None) -> Terms:
     """The outputs and the last state are functions of h_t = cell(W_ih x_t + b_ih, W_hh h_(t-1) + b_hh, ...)."""
 
     def linear_map(name: str, value: Tensor) -> Tensor:
-        bias = getattr(layer, _bias(name)).detach() if layer.bias else None
-        return F.linear(value, getattr(layer, name).detach(), bias)
+        bias = getattr(layer, _bias(name), None)  # a projection has none
+        return F.linear(value, getattr(layer, name).detach(), None if bias is None else bias.detach())
 
     return _weight_terms(_run_again(layer, call, grads, linear_map), {})
 
@@ -114,8 +114,6 @@ def _arguments(layer: nn.RNNBase, call: Call) -> tuple[Tensor, tuple[Tensor, ...
     x, state = call.arguments().values()
     if not isinstance(x, Tensor) or x.dim() != 3:
         raise CannotFactor(f"{call.unit.name!r} was not called with one tensor of dimension 3")
-    if layer.proj_size:
-        raise CannotFactor(f"{call.unit.name!r} projects its hidden state (proj_size)")
     if layer.dropout and layer.training and layer.num_layers > 1 and x.device.type != "cpu":
         raise CannotFactor(f"{call.unit.name!r} draws dropout masks that can be drawn again on the CPU only")
     x, start = as_sequence(layer, x.detach(), state)
