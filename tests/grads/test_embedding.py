@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+import dpvd.nn as dn
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, clipped_grad
 from tests.grads.conformance import assert_rule_equals_oracle, randomised, squares
@@ -47,6 +48,27 @@ def test_embedding(padding, count, positions, width, mode, seed):
     result = assert_rule_equals_oracle(randomised(model, generator), batch, mode=mode)
     if padding is not None:
         assert not result.grads["0.weight"][padding].any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rates=st.sampled_from(["layer", "neuron", "weight"]),
+    learned=st.booleans(),
+    pruned=st.booleans(),
+    padding=st.sampled_from([None, 0, -1]),
+    count=st.integers(0, 4),
+    positions=st.lists(st.integers(1, 6), max_size=2),
+    seed=st.integers(0, 2**31),
+)
+def test_noisy_embedding(rates, learned, pruned, padding, count, positions, seed):
+    generator = torch.Generator().manual_seed(seed)
+    table = dn.AdditiveEmbedding(WORDS, 3, padding, rates=rates, learned=learned, log_sigma2=-2.0)
+    model = randomised(nn.Sequential(table, nn.Tanh(), nn.Linear(3, 2)), generator)
+    if pruned:
+        with torch.no_grad():
+            table.weight[2:3] *= 1e-9
+        table.prune(3.0)
+    assert_rule_equals_oracle(model, tokens((count, *positions), generator))
 
 
 @settings(max_examples=20, deadline=None)

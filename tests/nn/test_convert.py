@@ -136,12 +136,12 @@ def test_subclasses_and_reparametrised_layers_are_left() -> None:
     assert converted.conversion.converted == ("0",)
     assert torch.equal(converted[1].weight, model[1].weight)
     attention = nn.MultiheadAttention(4, 2)
-    with pytest.raises(DpvdError, match=r"MultiheadAttention has no nn\.Linear"):
+    with pytest.raises(DpvdError, match=r"MultiheadAttention has nothing to convert, no nn\.Linear, nn\.Conv1d"):
         dn.variational(attention)
 
 
 def test_what_cannot_be_converted_is_refused_with_the_reason() -> None:
-    with pytest.raises(DpvdError, match=r"no nn\.Linear to convert"):
+    with pytest.raises(DpvdError, match="nothing to convert"):
         dn.variational(dn.variational(mlp()))
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[0].weight
@@ -151,6 +151,89 @@ def test_what_cannot_be_converted_is_refused_with_the_reason() -> None:
         dn.variational(mlp(), "dense")
     with pytest.raises(DpvdError, match=r"AdditiveLinear.*rate"):
         dn.variational(mlp(), "additive", rate=0.5)
+
+
+def pictures() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1, padding_mode="reflect", groups=1, bias=False),
+        nn.ReLU(),
+        nn.ConvTranspose2d(4, 2, 2, stride=2, output_padding=1),
+        nn.Flatten(2),
+        nn.Conv1d(2, 3, 3, stride=2, dilation=2),
+        nn.Unflatten(2, (1, 1, -1)),
+        nn.Conv3d(3, 2, 1),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    )
+
+
+def test_convolutions_are_converted_and_keep_their_geometry() -> None:
+    model, x = pictures(), torch.randn(2, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+    expected = model(x)
+    converted = dn.variational(model, rates="layer", learned=False, log_sigma2=-3.0)
+    assert torch.equal(converted.eval()(x), expected)
+    assert not torch.equal(converted.train()(x), expected)
+    assert [type(converted[i]).__name__ for i in (0, 2, 4, 6, 8)] == [
+        "AdditiveConv2d",
+        "AdditiveConvTranspose2d",
+        "AdditiveConv1d",
+        "AdditiveConv3d",
+        "AdditiveLinear",
+    ]
+    assert str(converted.conversion).startswith(
+        "converted to AdditiveConv2d: 0; converted to AdditiveConvTranspose2d: 2"
+    )
+    assert converted.conversion.left == ()
+    assert all(converted[i].tied for i in (0, 2, 4, 6, 8))
+    converted.load_state_dict(model.state_dict())
+
+
+def test_a_family_converts_what_it_has_and_says_what_it_left() -> None:
+    model = pictures()
+    model(torch.ones(2, 1, 4, 4))
+    multiplicative = dn.variational(model, "multiplicative", kind="B").conversion
+    assert multiplicative.converted == ("0", "4", "6", "8")
+    assert multiplicative.left == (("2", "ConvTranspose2d"),)
+    assert [name for name, _ in dn.variational(model, "binary").conversion.left] == ["0", "2", "4", "6"]
+    with pytest.raises(DpvdError, match="type B only"):
+        dn.variational(model, "multiplicative", kind="A", rates="layer", prior="ard")
+
+
+def test_the_kinds_to_convert_can_be_chosen() -> None:
+    model = pictures()
+    model(torch.ones(2, 1, 4, 4))
+    chosen = dn.variational(model, kinds=[nn.Linear, nn.Conv2d])
+    assert chosen.conversion.converted == ("0", "8")
+    with pytest.raises(DpvdError, match=r"layer='binary' has no form of nn\.Conv2d; kinds may be nn\.Linear"):
+        dn.variational(model, "binary", kinds=[nn.Conv2d])
+    with pytest.raises(DpvdError, match="nothing to convert"):
+        dn.variational(model, kinds=[])
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_embeddings_are_converted(padding: int | None) -> None:
+    model, x = nn.Sequential(nn.Embedding(7, 4, padding), nn.Linear(4, 2)), torch.tensor([[1, 2], [3, 2]])
+    converted = dn.variational(model)
+    assert isinstance(converted[0], dn.AdditiveEmbedding)
+    assert converted[0].padding_idx == padding
+    assert converted[0].weight is not model[0].weight
+    assert torch.equal(converted.eval()(x), model(x))
+
+
+@pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
+def test_embeddings_with_options_that_have_no_variational_form_are_left(option: dict) -> None:
+    converted = dn.variational(nn.Sequential(nn.Embedding(7, 4, **option), nn.Linear(4, 2)))
+    assert converted.conversion.left == (("0", "Embedding"),)
+
+
+def test_a_tied_embedding_alone_is_converted_and_stays_tied() -> None:
+    converted = dn.variational(Tower(), kinds=[nn.Embedding])
+    assert converted.conversion.converted == ("words",)
+    assert converted.out.weight is converted.words.weight
+    twins = nn.ModuleList([nn.Embedding(5, 2), nn.Embedding(5, 2)])
+    twins[1].weight = twins[0].weight
+    with pytest.raises(DpvdError, match="share one weight"):
+        dn.variational(twins)
 
 
 def test_a_converted_model_copies_pickles_and_loads_a_dense_checkpoint() -> None:

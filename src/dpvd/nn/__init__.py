@@ -4,8 +4,18 @@ The layers know nothing of privacy. Noise is drawn per example from a source the
 """
 
 from dpvd.nn.compression import Compression, LayerSize, compress
+from dpvd.nn.conv import (
+    AdditiveConv1d,
+    AdditiveConv2d,
+    AdditiveConv3d,
+    AdditiveConvTranspose2d,
+    MultiplicativeConv1d,
+    MultiplicativeConv2d,
+    MultiplicativeConv3d,
+)
 from dpvd.nn.convert import Conversion, LayerName, variational
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
+from dpvd.nn.embedding import AdditiveEmbedding
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
@@ -17,6 +27,11 @@ from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scal
 __all__ = [
     "ARD",
     "VARIANCE_FLOOR",
+    "AdditiveConv1d",
+    "AdditiveConv2d",
+    "AdditiveConv3d",
+    "AdditiveConvTranspose2d",
+    "AdditiveEmbedding",
     "AdditiveLinear",
     "Approximation",
     "BinaryDropoutLinear",
@@ -28,6 +43,9 @@ __all__ = [
     "LayerSize",
     "LayerSparsity",
     "LogUniform",
+    "MultiplicativeConv1d",
+    "MultiplicativeConv2d",
+    "MultiplicativeConv3d",
     "MultiplicativeLinear",
     "NoiseTape",
     "Prior",

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpvd.errors import DpvdError, choice
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.priors import Prior
@@ -165,10 +166,14 @@ class MultiplicativeConv(ConvMap, MultiplicativeNoise):
 
     Args:
         in_channels, ..., dtype: as for ``nn.Conv2d``.
+        kind: "B".
         rates: "layer", "neuron" (one α per input channel) or "weight".
         learned: whether ``log_rate`` (log α) is trained.
         log_alpha: where log α starts.
         prior: name or prior; see ``prior_from``.
+
+    Raises:
+        DpvdError: type A; an unknown option.
 
     References: Kingma, Salimans and Welling (arXiv:1506.02557v2), Sec. 3.
     """
@@ -185,6 +190,7 @@ class MultiplicativeConv(ConvMap, MultiplicativeNoise):
         bias: bool = True,
         padding_mode: str = "zeros",
         *,
+        kind: MultiplicativeKind | str = MultiplicativeKind.B,
         rates: Rates | str = Rates.WEIGHT,
         learned: bool = True,
         log_alpha: float = -3.0,
@@ -194,7 +200,9 @@ class MultiplicativeConv(ConvMap, MultiplicativeNoise):
     ) -> None:
         geometry = (kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         super().__init__(in_channels, out_channels, *geometry, device=device, dtype=dtype)
-        self.init_noise(MultiplicativeKind.B, rates, learned, log_alpha, prior)
+        if choice(kind, MultiplicativeKind, "kind") is MultiplicativeKind.A:
+            raise DpvdError("convolutions have noise of type B only; use kind='B', or type A in dense layers only")
+        self.init_noise(kind, rates, learned, log_alpha, prior)
 
 
 class MultiplicativeConv1d(MultiplicativeConv, nn.Conv1d):

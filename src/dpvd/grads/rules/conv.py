@@ -8,11 +8,22 @@ the roles of input and output swapped.
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.grads.factors import Direct, Outer, Term, compact
-from dpvd.grads.rules.common import Rule, Terms, sum_to_channels
+from dpvd.grads.rules.common import Rule, Terms, sum_to_channels, variance_gradient, variance_share
+from dpvd.nn import (
+    AdditiveConv1d,
+    AdditiveConv2d,
+    AdditiveConv3d,
+    AdditiveConvTranspose2d,
+    MultiplicativeConv1d,
+    MultiplicativeConv2d,
+    MultiplicativeConv3d,
+    Rates,
+)
 
 if TYPE_CHECKING:
     from dpvd.grads.units import Call
@@ -23,6 +34,47 @@ __all__ = ["RULES"]
 def conv(layer: Any, call: "Call", grad: Tensor) -> Terms:
     """y = x ∗ W + b, for every convolution of torch, transposed ones included."""
     return {"weight": [_weight_term(layer, call.input(), grad)], "bias": [Direct(sum_to_channels(grad))]}
+
+
+def additive(layer: Any, call: "Call", grad: Tensor) -> Terms:
+    """y = x ∗ W + b + √v ε, v = x² ∗ σ²: the weight enters the mean only, log σ² the variance only."""
+    terms = _mean_terms(layer, call, grad)
+    if call.draws and layer.learned:
+        terms["log_sigma2"] = [_log_variance_term(layer, layer.log_sigma2, call, grad)]
+    return terms
+
+
+def multiplicative(layer: Any, call: "Call", grad: Tensor) -> Terms:
+    """y = x ∗ W + b + √v ε, v = x² ∗ αW²: with dV the gradient of the variances, dW has a term 2αW ∘ dV."""
+    terms = _mean_terms(layer, call, grad)
+    if call.draws:
+        u, slope = variance_gradient(call, grad), 2 * layer.log_rate.exp() * layer.mean_weight()
+        terms["weight"].append(_weight_term(layer, call.input().square(), u, slope))
+        if layer.learned:
+            terms["log_rate"] = [_log_variance_term(layer, layer.log_rate, call, grad)]
+    return terms
+
+
+def _mean_terms(layer: Any, call: "Call", grad: Tensor) -> Terms:
+    kept = None if layer.kept is None else layer.kept.to(grad.dtype)  # a pruned weight gets no gradient
+    return {"weight": [_weight_term(layer, call.input(), grad, kept)], "bias": [Direct(sum_to_channels(grad))]}
+
+
+def _log_variance_term(layer: Any, parameter: Tensor, call: "Call", grad: Tensor) -> Term:
+    """Gradient of a log-variance through v = x² ∗ V, where the parameter scales V: V ∘ dV, summed as it is shared.
+
+    For one rate in all that is Σ u v; for one per input channel Σ x² ∘ (dL/dx²), over positions and groups.
+    """
+    if layer.rates is Rates.LAYER:
+        return Direct(variance_share(call, grad).flatten(1).sum(1))
+    squares, u, variance = call.input().square(), variance_gradient(call, grad), layer.weight_moments()[1]
+    if layer.rates is Rates.WEIGHT:
+        return _weight_term(layer, squares, u, variance)
+    with torch.enable_grad():
+        squares = squares.detach().requires_grad_()
+        (arriving,) = torch.autograd.grad(layer.linear_map(squares, variance.detach(), None), squares, u)
+    per_channel = sum_to_channels(squares.detach() * arriving)
+    return Direct(per_channel.view(len(u), -1, *parameter.shape).sum(1))  # groups share the rates of their channels
 
 
 def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
@@ -78,4 +130,11 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.ConvTranspose1d: conv,
     nn.ConvTranspose2d: conv,
     nn.ConvTranspose3d: conv,
+    AdditiveConv1d: additive,
+    AdditiveConv2d: additive,
+    AdditiveConv3d: additive,
+    AdditiveConvTranspose2d: additive,
+    MultiplicativeConv1d: multiplicative,
+    MultiplicativeConv2d: multiplicative,
+    MultiplicativeConv3d: multiplicative,
 }
