@@ -46,6 +46,7 @@ BROKEN = {
     ),
     "embedding that rescales": (lookup(nn.Embedding(9, 4, max_norm=1.0)), "0", "rows", "max_norm=None"),
     "embedding that counts": (lookup(nn.Embedding(9, 4, scale_grad_by_freq=True)), "0", "counts", "False"),
+    "sparse embedding": (lookup(nn.Embedding(9, 4, sparse=True)), "0", "sparse gradients", "sparse=False"),
     "bag that rescales": (nn.Sequential(nn.EmbeddingBag(9, 4, max_norm=1.0)), "0", "rows", "max_norm=None"),
     "lazy": (nn.Sequential(nn.LazyLinear(3)), "0", "without a shape", "Call the model once"),
     "half precision": (nn.Sequential(nn.Linear(5, 3).half()), "0", "torch.float16", "model.float"),

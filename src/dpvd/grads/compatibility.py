@@ -115,6 +115,15 @@ def _counts_in_batch(module: nn.Module) -> Complaint | None:
     return None
 
 
+def _sparse_gradients(module: nn.Module) -> Complaint | None:
+    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+        return (
+            "asks for sparse gradients: noise on the looked-up rows alone would show which they are",
+            "Set sparse=False",
+        )
+    return None
+
+
 def _lazy(module: nn.Module) -> Complaint | None:
     if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
         return (
@@ -141,6 +150,7 @@ _DETECTORS: tuple[Callable[[nn.Module], Complaint | None], ...] = (
     _running_statistics,
     _rewrites_rows,
     _counts_in_batch,
+    _sparse_gradients,
     _lazy,
     _coarse_numbers,
 )
