@@ -22,7 +22,7 @@ from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.sparse import SparseState, sparse_state
-from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity
+from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
 
 __all__ = [
     "ARD",
@@ -68,5 +68,6 @@ __all__ = [
     "sparse_state",
     "sparsity",
     "tape_from",
+    "tied_layers",
     "variational",
 ]

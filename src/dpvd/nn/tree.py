@@ -18,6 +18,7 @@ __all__ = [
     "prune",
     "set_scale",
     "sparsity",
+    "tied_layers",
 ]
 
 LOG_ALPHA_RANGE = 8.0
@@ -141,7 +142,12 @@ def set_scale(model: nn.Module, zeta: float) -> int:
     Returns:
         How many layers that were.
     """
-    tied = [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied]
+    tied = tied_layers(model)
     for layer in tied:
         layer.set_scale(zeta)
     return len(tied)
+
+
+def tied_layers(model: nn.Module) -> list[AdditiveNoise]:
+    """The layers whose one noise scale is set from outside."""
+    return [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError, positive_int
 from dpvd.grads import LossFn, clipped_grad, micro_batches, sensitivity
 from dpvd.mechanisms import BitSource, add_gaussian
-from dpvd.nn import AdditiveLinear, kl, set_scale
+from dpvd.nn import kl, set_scale, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
 
@@ -152,7 +152,7 @@ class PrivateStep:
 
     def _check_tied(self) -> bool:
         """Whether layers' scale follows the privacy noise; the optimizer must then pass it on as it is."""
-        if not any(layer.tied for layer in self.model.modules() if isinstance(layer, AdditiveLinear)):
+        if not tied_layers(self.model):
             return False
         if not isinstance(self.optimizer, torch.optim.SGD) or len(self.optimizer.param_groups) != 1:
             raise DpvdError(
