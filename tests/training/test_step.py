@@ -259,3 +259,12 @@ def test_a_tied_model_without_noise_has_no_dropout_and_no_kl(generator):
     make_step(model, plan, kl_weight=lambda t: 1.0)(examples(32, generator))
     assert all(torch.isfinite(p).all() for p in model.parameters())
     assert all(m.log_sigma2 == -math.inf for m in model if isinstance(m, AdditiveLinear))
+
+
+def test_convolutions_are_tied_too(generator):
+    model = variational(nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), rates="layer", learned=False)
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
+    step = make_step(model, plan)
+    step((torch.randn(8, 1, 4, 4, generator=generator), torch.randint(3, (8,), generator=generator)))
+    assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20)
+    assert model[0].log_sigma2.exp().sqrt().item() == pytest.approx(step.zeta, rel=1e-5)
