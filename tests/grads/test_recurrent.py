@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode, Engine, clipped_grad
-from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
+from dpvd.nn import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from tests.grads.test_engines import assert_equal, run
 
 KINDS = {

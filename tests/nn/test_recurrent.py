@@ -8,7 +8,7 @@ from torch import nn
 
 from dpvd import nn as dn
 from dpvd.errors import DpvdError
-from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
+from dpvd.nn import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 
 PAIRS = {"RNN": (nn.RNN, AdditiveRNN), "GRU": (nn.GRU, AdditiveGRU), "LSTM": (nn.LSTM, AdditiveLSTM)}
 SHAPES = [

@@ -21,6 +21,7 @@ from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
+from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from dpvd.nn.sparse import SparseState, sparse_state
 from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
 
@@ -32,7 +33,10 @@ __all__ = [
     "AdditiveConv3d",
     "AdditiveConvTranspose2d",
     "AdditiveEmbedding",
+    "AdditiveGRU",
+    "AdditiveLSTM",
     "AdditiveLinear",
+    "AdditiveRNN",
     "Approximation",
     "BinaryDropoutLinear",
     "Compression",
