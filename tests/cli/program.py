@@ -12,7 +12,9 @@ from unittest.mock import patch
 
 from dpvd.cli import main
 
-PROGRAM = (sys.executable, "-c", "from dpvd.cli import main; main()")
+# A shell starts background jobs with Ctrl-C ignored, and children inherit that; the tests send it on purpose.
+TAKE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+PROGRAM = (sys.executable, "-c", f"{TAKE_INTERRUPTS}; from dpvd.cli import main; main()")
 
 SMALL = {"delta": 1e-5, "epsilon": 1.0, "hidden": 16, "epochs": 2.0, "batch_size": 200}
 """A run of 15 quick steps on DIGITS."""
