@@ -9,7 +9,7 @@ from pathlib import Path
 
 __all__ = ["FAULTS", "Fault"]
 
-STEP, FIT, PLAN = "training/step.py", "training/fit.py", "plan.py"
+STEP, UPDATE, FIT, PLAN = "training/step.py", "training/update.py", "training/fit.py", "plan.py"
 
 
 @dataclass(frozen=True)
@@ -52,29 +52,51 @@ FAULTS = [
     Fault(
         "half of the planned noise asked for",
         STEP,
-        {"self.plan.noise_std(clipped.": "0.5 * self.plan.noise_std(clipped."},
+        {"std = self.plan.noise_std(": "std = 0.5 * self.plan.noise_std("},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise on each example's gradient before the sum",
         STEP,
-        {"            add_gaussian(": "            for _ in batch[0]:\n                add_gaussian("},
+        {"        self.update.begin(": "        for _ in batch[0]:\n            self.update.begin("},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise inside the clip",
-        STEP,
+        UPDATE,
         {
-            "            gradients = {\n": "            for noisy in clipped.grads.values():\n"
-            "                noisy.mul_((self.plan.clipping.clip_norm / noisy.norm()).clamp_max(1.0))\n"
-            "            gradients = {\n"
+            "            if name in jacobian:\n": "            noisy = self._totals[name]\n"
+            "            if name not in self._rates:\n"
+            "                noisy.mul_((0.01 / noisy.norm()).clamp_max(1.0))\n"
+            "            if name in jacobian:\n"
         },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
+        "noise not scaled with the learning rate",
+        UPDATE,
+        {"add_gaussian(totals, std * scale, bits)": "add_gaussian(totals, std / self.batch_size, bits)"},
+        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+    Fault(
+        "noise after the sum",
+        STEP,
+        {
+            "        self.update.begin(first.grouping.parameters, std, self.noise, first.jacobian)\n": "",
+            "        self.update.add(first)\n": "        begin = self.update.begin\n"
+            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian)\n"
+            "        self.update.add(first)\n"
+            "        begin(first.grouping.parameters, std, self.noise, first.jacobian)\n",
+        },
+        "tests/training/test_step.py::test_noise_is_in_place_before_any_gradient",
+    ),
+    Fault(
         "division by the realised batch size",
         STEP,
-        {"jacobian.get(name, 1.0) / self.plan.batch_size": "jacobian.get(name, 1.0) / max(1, clipped.count)"},
+        {
+            "        self.update.begin(first": "        self.update.batch_size = max(1, len(first.losses))\n"
+            "        self.update.begin(first"
+        },
         "tests/training/test_step.py::test_the_sum_is_divided_by_the_planned_batch_size",
     ),
     Fault(
@@ -123,22 +145,25 @@ FAULTS = [
         STEP,
         {
             "        self._charge()\n": "",
-            "        self.optimizer.step()\n": "        self.optimizer.step()\n        self._charge()\n",
+            "        self.taken += 1\n": "        self.taken += 1\n        self._charge()\n",
         },
         "tests/training/test_step.py::test_a_step_is_on_disk_before_its_batch_is_touched",
     ),
     Fault(
         "biases left out of the norm",
         "grads/assemble.py",
-        {"+= gradient.squared_norm()": '+= 0 if name.endswith("bias") else gradient.squared_norm()'},
+        {
+            "        so_far = columns": '        squared_norm *= 0 if name.endswith("bias") else 1\n        so_far = columns'
+        },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
         "biases not scaled by the clip factor",
-        "grads/assemble.py",
+        "grads/clipped.py",
         {
-            ".weighted_sum(factors[:, grouping.group_of[name]])": ".weighted_sum(factors[:, grouping.group_of[name]]"
-            '.clamp_min(1.0 if name.endswith("bias") else 0.0))'
+            "            if total.is_contiguous():\n": "            if name.endswith('bias'):\n"
+            "                weights = weights.clamp_min(1.0)\n"
+            "            if total.is_contiguous():\n"
         },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
@@ -187,7 +212,10 @@ FAULTS = [
     Fault(
         "noise scaled for add-or-remove under replace-one",
         STEP,
-        {"clipped.sensitivity(self.plan.relation)": 'clipped.sensitivity("add-or-remove")'},
+        {
+            "std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))": "std = self.plan.noise_std("
+            'self.clipper.sensitivity("add-or-remove"))'
+        },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
 ]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpvd.errors import DpvdError
-from dpvd.grads import Clipping, ClippingMode, Engine, clipped_grad, sensitivity
+from dpvd.grads import Clipping, ClippingMode, Engine, GradientClipper, clipped_grad
 from dpvd.nn import noise_from
 from dpvd.privacy import Relation
 from tests.grads.models import FEATURES, LAYERS, cross_entropy, make_batch, two_layers
@@ -73,7 +73,8 @@ def test_sensitivity_follows_from_the_clipping_in_force(mode, layers, expected, 
     result = clipped(model, make_batch(3, generator), clipping)
     assert result.sensitivity(Relation.ADD_OR_REMOVE) == pytest.approx(expected, rel=1e-12)
     assert result.sensitivity(Relation.REPLACE_ONE) == pytest.approx(2 * expected, rel=1e-12)
-    assert sensitivity(model, clipping, Relation.ADD_OR_REMOVE) == result.sensitivity(Relation.ADD_OR_REMOVE)
+    clipper = GradientClipper(model, cross_entropy, clipping=clipping)
+    assert clipper.sensitivity(Relation.ADD_OR_REMOVE) == result.sensitivity(Relation.ADD_OR_REMOVE)
     assert result.norms.shape == (3, layers if mode is ClippingMode.PER_LAYER else 1)
 
 

@@ -29,11 +29,11 @@ def plan_with(noise_multiplier: float, **options) -> PrivacyPlan:
 
 
 def one_step(plan: PrivacyPlan, batch, micro_batch: int | None) -> tuple[torch.Tensor, int]:
-    """The update's gradient, and how many bits of noise it took."""
+    """The parameters after it, and how many bits of noise it took."""
     model, noise = network(), SeededBits(3, "noise")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     PrivateStep(model, cross_entropy, plan, optimizer, noise=noise, micro_batch=micro_batch)(batch)
-    return torch.cat([p.grad.flatten() for p in model.parameters()]), noise.position
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), noise.position
 
 
 @pytest.mark.parametrize("noise_multiplier", [1.5, 0.0])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpvd.errors import DpvdError
-from dpvd.grads import Clipping, ClippingMode, clipped_grad
+from dpvd.grads import ClippedGradients, Clipping, ClippingMode, GradientClipper, clipped_grad
 from dpvd.mechanisms import SystemBits, add_gaussian
 from dpvd.nn import AdditiveLinear, kl, noise_from, variational
 from dpvd.plan import PrivacyPlan
@@ -20,7 +20,7 @@ WIDE = 400  # enough weights that the noise of one step can be measured to a few
 def network(scale: str = "none") -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        plain = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 3))
+        plain = nn.Sequential(nn.Linear(6, WIDE), nn.Tanh(), nn.Linear(WIDE, 3)).double()
     if scale == "privacy":
         return variational(plain, rates="layer", learned=False)
     if scale == "learned":
@@ -29,15 +29,23 @@ def network(scale: str = "none") -> nn.Module:
 
 
 def examples(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-    return torch.randn(count, 6, generator=generator), torch.randint(3, (count,), generator=generator)
+    x = torch.randn(count, 6, generator=generator, dtype=torch.float64)
+    return x, torch.randint(3, (count,), generator=generator)
 
 
-def make_step(model, plan, learning_rate=0.5, **options) -> PrivateStep:
-    return PrivateStep(model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=learning_rate), **options)
+def make_step(model, plan, learning_rate=0.5, momentum=0.0, **options) -> PrivateStep:
+    """With plain SGD the parameters take noise and sum directly; momentum, which a first step does not feel, makes
+    them go through buffers."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
+    return PrivateStep(model, cross_entropy, plan, optimizer, **options)
 
 
-def gradients(model) -> torch.Tensor:
-    return torch.cat([p.grad.flatten() for p in model.parameters()])
+def gradients_of(step: PrivateStep, batch) -> dict[str, torch.Tensor]:
+    """What a step subtracts from each parameter, over the learning rate."""
+    (group,) = step.optimizer.param_groups
+    before = {name: p.detach().clone() for name, p in step.model.named_parameters()}
+    step(batch)
+    return {name: (before[name] - p.detach()) / group["lr"] for name, p in step.model.named_parameters()}
 
 
 def flat(tensors) -> torch.Tensor:
@@ -50,8 +58,7 @@ def noise_of(step: PrivateStep, batch, seed: int = 0) -> torch.Tensor:
         clean = clipped_grad(step.model, step.loss_fn, batch, clipping=step.plan.clipping)
     clean = flat(clean.grads) / step.plan.batch_size
     with noise_from(torch.Generator().manual_seed(seed)):
-        step(batch)
-    return gradients(step.model) - clean
+        return flat(gradients_of(step, batch)) - clean
 
 
 def assert_scale(noise: torch.Tensor, expected: float) -> None:
@@ -62,15 +69,19 @@ def assert_scale(noise: torch.Tensor, expected: float) -> None:
     assert abs(noise.mean().item()) < 6 * expected / math.sqrt(len(noise))
 
 
+both_ways = pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["direct", "buffered"])
+
+
+@both_ways
 @pytest.mark.parametrize("count", [0, 1, 64])
 @pytest.mark.parametrize("relation", Relation)
 @pytest.mark.parametrize("mode", [ClippingMode.FLAT, ClippingMode.PER_LAYER, ClippingMode.AUTOMATIC])
-def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, generator):
+def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, momentum, generator):
     """z·Δ/S, with Δ from the clipping in force; noise put on each example's gradient would grow with the batch."""
     clipping = Clipping(mode, clip_norm=0.7)
     sampling = "poisson" if relation is Relation.ADD_OR_REMOVE else "fixed-size"
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation, sampling=sampling)
-    noise = noise_of(make_step(network(), plan), examples(count, generator))
+    noise = noise_of(make_step(network(), plan, momentum=momentum), examples(count, generator))
     reach = 0.7 * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1) * (1 if sampling == "poisson" else 2)
     assert_scale(noise, 3.0 * reach / 20)
 
@@ -112,37 +123,37 @@ def test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded(batch_size,
     assert torch.equal(run(), run()) is repeats
 
 
-def test_the_sum_is_divided_by_the_planned_batch_size(generator):
+@both_ways
+def test_the_sum_is_divided_by_the_planned_batch_size(momentum, generator):
     """Not by the number of examples drawn: the noise is nothing here, the batch twice as large as planned."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
     model, batch = network(), examples(40, generator)
     expected = flat(clipped_grad(model, cross_entropy, batch, clipping=plan.clipping).grads) / 20
-    make_step(model, plan)(batch)
-    torch.testing.assert_close(gradients(model), expected, rtol=1e-4, atol=1e-7)
+    found = flat(gradients_of(make_step(model, plan, momentum=momentum), batch))
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-9)
 
 
-def test_kl_is_added_unclipped_and_after_the_noise(generator):
+@both_ways
+def test_kl_is_added_unclipped_and_after_the_noise(momentum, generator):
     """Its gradient is far longer than the clip norm and must arrive whole, divided by the number of examples."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-6))
     model = network("learned")
-    make_step(model, plan, kl_weight=lambda step: 0.5)(examples(20, generator))
+    step = make_step(model, plan, momentum=momentum, kl_weight=lambda step: 0.5)
+    found = gradients_of(step, examples(20, generator))
     fresh = network("learned")
     expected = torch.autograd.grad(kl(fresh) * 0.5 / 100, list(fresh.parameters()), allow_unused=True)
     reached = [g for g in expected if g is not None]
     assert math.sqrt(sum(float(g.square().sum()) for g in reached)) > 1e-3
-    for parameter, gradient in zip(model.parameters(), expected, strict=True):
+    for ours, gradient in zip(found.values(), expected, strict=True):
         if gradient is not None:
-            torch.testing.assert_close(parameter.grad, gradient, rtol=1e-3, atol=1e-6)
+            torch.testing.assert_close(ours, gradient, rtol=1e-3, atol=1e-6)
 
 
 def test_kl_weight_follows_the_step(generator):
     plan = PrivacyPlan(100, 20, steps=3, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-9))
     model, seen = network("learned"), []
-    step = make_step(model, plan, learning_rate=0.0, kl_weight=lambda t: seen.append(t) or float(t))
-    norms = []
-    for _ in range(3):
-        step(examples(5, generator))
-        norms.append(model[0].log_sigma2.grad.norm().item())
+    step = make_step(model, plan, learning_rate=1e-9, kl_weight=lambda t: seen.append(t) or float(t))
+    norms = [gradients_of(step, examples(5, generator))["0.log_sigma2"].norm().item() for _ in range(3)]
     assert seen == [0, 1, 2]
     assert norms[0] < 1e-6
     assert norms[2] == pytest.approx(2 * norms[1], rel=1e-3)
@@ -160,11 +171,7 @@ def test_the_tied_scale_is_the_noise_of_the_update(relation, reach, generator):
     assert step.zeta == pytest.approx(zeta)
     for layer in (model[0], model[2]):
         assert layer.log_sigma2.exp().sqrt().item() == pytest.approx(zeta, rel=1e-5)
-    before = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
-    noise = noise_of(step, examples(8, generator)) * 0.5
-    assert_scale(noise, zeta)
-    moved = torch.cat([p.detach().flatten() for p in model.parameters()]) - before
-    torch.testing.assert_close(moved, -0.5 * gradients(model), rtol=1e-4, atol=1e-6)
+    assert_scale(noise_of(step, examples(8, generator)) * 0.5, zeta)
 
 
 def test_a_tied_scale_needs_plain_sgd():
@@ -174,14 +181,15 @@ def test_a_tied_scale_needs_plain_sgd():
         PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
 
 
-def test_learned_scales_get_their_gradient_back_in_their_own_units(generator):
+@both_ways
+def test_learned_scales_get_their_gradient_back_in_their_own_units(momentum, generator):
     """Clipped and noised as g/J, multiplied by J after: the noise on log σ² is zΔ/S · σ/2."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
     model = network("learned")
-    make_step(model, plan)(examples(0, generator))
+    found = gradients_of(make_step(model, plan, momentum=momentum), examples(0, generator))
     sigma = math.exp(-2.0)
-    assert_scale(model[0].log_sigma2.grad.flatten(), 3.0 * 0.7 / 20 * sigma / 2)
-    assert_scale(model[0].weight.grad.flatten(), 3.0 * 0.7 / 20)
+    assert_scale(found["0.log_sigma2"].flatten(), 3.0 * 0.7 / 20 * sigma / 2)
+    assert_scale(found["0.weight"].flatten(), 3.0 * 0.7 / 20)
 
 
 def test_no_more_steps_than_planned(generator):
@@ -230,7 +238,7 @@ def test_long_runs_charge_in_blocks_never_beyond_the_plan(tmp_path, generator):
     step = make_step(network(), plan, ledger=ledger)
     totals = []
     for taken in range(1, 251):
-        step((torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)))
+        step((torch.zeros(0, 6, dtype=torch.float64), torch.zeros(0, dtype=torch.int64)))
         assert ledger.charged >= taken
         assert step.position == taken
         totals.append(ledger.charged)
@@ -268,3 +276,57 @@ def test_convolutions_are_tied_too(generator):
     step((torch.randn(8, 1, 4, 4, generator=generator), torch.randint(3, (8,), generator=generator)))
     assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20)
     assert model[0].log_sigma2.exp().sqrt().item() == pytest.approx(step.zeta, rel=1e-5)
+
+
+def test_noise_is_in_place_before_any_gradient(generator, monkeypatch):
+    """An interrupt while the gradients are added up must not leave their sum behind without noise."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
+    step = make_step(network(), plan)
+    before = {name: p.detach().clone() for name, p in step.model.named_parameters()}
+
+    def interrupt(clipped, totals, scales=None):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ClippedGradients, "add_to", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        step(examples(8, generator))
+    moved = {name: p.detach() - before[name] for name, p in step.model.named_parameters()}
+    assert_scale(flat(moved) / 0.5, 3.0 * 0.7 / 20)
+
+
+def test_other_optimizers_find_the_noisy_mean_in_grad(generator):
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
+    model, batch = network(), examples(20, generator)
+    expected = clipped_grad(model, cross_entropy, batch, clipping=plan.clipping).grads
+    PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))(batch)
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.grad, expected[name] / 20, rtol=1e-6, atol=1e-9)
+
+
+def test_schedulers_and_optimizer_hooks_see_every_step(generator):
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # warns unless the optimizer has stepped
+    seen = []
+    optimizer.register_step_pre_hook(lambda *_: seen.append(all(p.grad is not None for p in model.parameters())))
+    step = PrivateStep(model, cross_entropy, plan, optimizer)
+    for _ in range(2):
+        step(examples(4, generator))
+        schedule.step()
+    assert seen == [True, True]
+    assert optimizer.param_groups[0]["lr"] == 0.125
+
+
+def test_a_model_that_changes_is_looked_at_again(generator):
+    """Freezing a layer between steps changes what is trained, clipped and noised."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
+    model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)).double()
+    clipper = GradientClipper(model, cross_entropy, clipping=plan.clipping)
+    assert set(clipper.grouping.parameters) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    model[0].requires_grad_(False)
+    (part,) = clipper(examples(4, generator))
+    assert set(part.gradients) == {"1.weight", "1.bias"}
+    model[1] = nn.BatchNorm1d(4).double()
+    with pytest.raises(DpvdError, match="BatchNorm1d"):
+        next(clipper(examples(4, generator)))

@@ -1,20 +1,21 @@
 """Clipped sums of per-example gradients. Knows nothing of noise."""
 
 from dpvd.grads.accumulate import micro_batches
-from dpvd.grads.api import Engine, clipped_grad
+from dpvd.grads.api import Engine, GradientClipper, clipped_grad
 from dpvd.grads.batches import Batch, LossFn
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
-from dpvd.grads.groups import sensitivity
 from dpvd.grads.repair import Repair, fix
 
 __all__ = [
     "Batch",
+    "ClippedGradients",
     "ClippedSum",
     "Clipping",
     "ClippingMode",
     "Engine",
+    "GradientClipper",
     "LossFn",
     "Problem",
     "Repair",
@@ -22,5 +23,4 @@ __all__ = [
     "clipped_grad",
     "fix",
     "micro_batches",
-    "sensitivity",
 ]

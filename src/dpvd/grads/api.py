@@ -1,18 +1,19 @@
 """The one call: clipped per-example gradients of any model."""
 
 import logging
+from collections.abc import Iterator
 from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice, positive_int
 from dpvd.grads import checks
-from dpvd.grads.accumulate import add_up, micro_batches
+from dpvd.grads.accumulate import micro_batches
 from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.compatibility import refuse_problems
 from dpvd.grads.factored import factored
@@ -20,8 +21,9 @@ from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import loop
 from dpvd.grads.units import CannotFactor
 from dpvd.grads.vmapped import vmapped
+from dpvd.privacy import Relation
 
-__all__ = ["Engine", "clipped_grad"]
+__all__ = ["Engine", "GradientClipper", "clipped_grad"]
 
 log = logging.getLogger("dpvd")
 
@@ -41,8 +43,82 @@ class Engine(StrEnum):
 
 ENGINES: dict[Engine, checks.Engine] = {Engine.FACTORED: factored, Engine.VMAP: vmapped, Engine.LOOP: loop}
 
-# What AUTO chose for a model, by the loss and the number of trainable parameters it chose it for.
-_chosen: WeakKeyDictionary[nn.Module, dict[Any, Engine]] = WeakKeyDictionary()
+
+class GradientClipper:
+    """Clipped per-example gradients of one model, batch after batch.
+
+    What follows from the model alone (its units, its clipping groups, whether it can be trained privately at all, which
+    engine suits it) is worked out once, and again when a module, a mode (train, eval) or a ``requires_grad`` changes.
+
+    Args: as for :func:`clipped_grad`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss_fn: LossFn,
+        *,
+        clipping: Clipping,
+        engine: Engine | str = Engine.AUTO,
+        micro_batch: int | None = None,
+    ) -> None:
+        if micro_batch is not None:
+            positive_int(micro_batch=micro_batch)
+        self.model, self.loss_fn, self.clipping, self.micro_batch = model, loss_fn, clipping, micro_batch
+        self._asked = choice(engine, Engine, "engine")
+        self._chosen = self._asked
+        self._state: list[tuple[object, bool]] = []
+        self._grouping: Grouping | None = None
+
+    @property
+    def grouping(self) -> Grouping:
+        """The trainable parameters and their clipping groups, as the model is now.
+
+        Raises:
+            DpvdError: if ``check`` has something to say of the model.
+        """
+        state = _state_of(self.model)
+        if self._grouping is None or not _same(state, self._state):
+            refuse_problems(self.model)
+            self._grouping = Grouping.of(self.model, self.clipping.mode)
+            self._state, self._chosen = state, self._asked
+        return self._grouping
+
+    def sensitivity(self, relation: Relation) -> float:
+        """How far one example can move the sum of the clipped gradients in L2 norm."""
+        return self.clipping.sensitivity(relation, self.grouping.count)
+
+    def __call__(self, batch: Any) -> Iterator[ClippedGradients]:
+        """The clipped gradients of a batch's examples: in one piece, or in one for each micro-batch.
+
+        Edge cases: an empty batch gives one piece without gradients.
+        """
+        tensors, grouping = as_batch(batch), self.grouping
+        if batch_size(tensors) == 0:
+            yield _nothing(grouping, self.clipping)
+            return
+        run = ENGINES[self._engine_for(tensors, grouping)]
+        for part in micro_batches(tensors, self.micro_batch):
+            try:
+                yield run(self.model, self.loss_fn, part, self.clipping, grouping)
+            except CannotFactor as error:
+                raise DpvdError(f"the factored engine cannot treat this model: {error}. Use engine='auto'") from error
+
+    def _engine_for(self, batch: Batch, grouping: Grouping) -> Engine:
+        """The engine asked for, or the first that agrees with the oracle, remembered for the model and the loss."""
+        if self._chosen is not Engine.AUTO:
+            return self._chosen
+        known = _agreed.setdefault(self.model, {})
+        loss = getattr(self.loss_fn, "__code__", type(self.loss_fn))
+        key = (loss, tuple(grouping.parameters), self.model.training)
+        found = known.get(key) or _agreeing(self.model, self.loss_fn, batch, grouping)
+        if batch_size(batch) > 1:  # one example alone cannot show whether examples are mixed
+            self._chosen = known[key] = found
+        return found
+
+
+# Engines that agreed with the oracle for a model, by the loss and the trainable parameters they did it for.
+_agreed: WeakKeyDictionary[nn.Module, dict[Any, Engine]] = WeakKeyDictionary()
 
 
 def clipped_grad(
@@ -77,51 +153,43 @@ def clipped_grad(
         DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples, or the loss is
             not one value per example.
     """
-    tensors = as_batch(batch)
-    chosen = choice(engine, Engine, "engine")
-    if micro_batch is not None:
-        positive_int(micro_batch=micro_batch)
-    refuse_problems(model)
-    grouping = Grouping.of(model, clipping.mode)
-    if batch_size(tensors) == 0:
-        return _nothing(grouping, clipping)
-    if chosen is Engine.AUTO:
-        chosen = _choose(model, loss_fn, tensors, grouping)
-    run = ENGINES[chosen]
-    try:
-        return add_up(run(model, loss_fn, part, clipping, grouping) for part in micro_batches(tensors, micro_batch))
-    except CannotFactor as error:
-        raise DpvdError(f"the factored engine cannot treat this model: {error}. Use engine='auto'") from error
+    clipper = GradientClipper(model, loss_fn, clipping=clipping, engine=engine, micro_batch=micro_batch)
+    total = {name: torch.zeros_like(p) for name, p in clipper.grouping.parameters.items()}
+    norms, losses, jacobian, non_finite = [], [], dict[str, Tensor](), 0
+    for part in clipper(batch):
+        part.add_to(total)
+        norms.append(part.norms)
+        losses.append(part.losses)
+        non_finite += part.non_finite
+        jacobian = dict(part.jacobian)
+        del part  # let go of it before the next one is made
+    every = torch.cat(losses)
+    return ClippedSum(total, torch.cat(norms), every, len(every), non_finite, clipping, jacobian)
 
 
-def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedSum:
-    first = next(iter(grouping.parameters.values()))
-    return ClippedSum(
-        grads={name: torch.zeros_like(p) for name, p in grouping.parameters.items()},
-        norms=first.new_zeros(0, grouping.count),
-        losses=first.new_zeros(0),
-        count=0,
-        non_finite=0,
-        clipping=clipping,
-        jacobian=grouping.jacobian,
-    )
-
-
-def _choose(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Engine:
-    """The first engine that agrees with the oracle; remembered for the model and the loss."""
-    known = _chosen.setdefault(model, {})
-    key = (getattr(loss_fn, "__code__", type(loss_fn)), tuple(grouping.parameters), model.training)
-    if key in known:
-        return known[key]
-    found = Engine.LOOP
+def _agreeing(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Engine:
     for engine in (Engine.FACTORED, Engine.VMAP):
         try:
             checks.verify(ENGINES[engine], model, loss_fn, batch, grouping)
         except (CannotFactor, checks.Disagreement, RuntimeError) as reason:
             log.info("the %s engine cannot take %s: %s", engine, type(model).__name__, str(reason).split("\n")[0])
             continue
-        found = engine
-        break
-    if batch_size(batch) > 1:  # one example alone cannot show whether examples are mixed
-        known[key] = found
-    return found
+        return engine
+    return Engine.LOOP
+
+
+def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
+    first = next(iter(grouping.parameters.values()))
+    none, no_norms = first.new_zeros(0), first.new_zeros(0, grouping.count)
+    return ClippedGradients({}, no_norms, no_norms, none, 0, clipping, grouping, grouping.jacobians())
+
+
+def _state_of(model: nn.Module) -> list[tuple[object, bool]]:
+    """All that the grouping and the choice of an engine depend on."""
+    return [(module, module.training) for module in model.modules()] + [
+        (parameter, parameter.requires_grad) for parameter in model.parameters()
+    ]
+
+
+def _same(now: list[tuple[object, bool]], then: list[tuple[object, bool]]) -> bool:
+    return len(now) == len(then) and all(a is b and x == y for (a, x), (b, y) in zip(now, then, strict=True))

@@ -1,46 +1,45 @@
-"""From per-example gradients, in whatever form, to their clipped sum."""
+"""From per-example gradients, in whatever form, to their clip factors."""
 
 from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import PerExample
+from dpvd.grads.factors import PerExample, RowSquares
 from dpvd.grads.groups import Grouping
 
 __all__ = ["assemble"]
 
 
 @torch.no_grad()
-def assemble(gradients: Mapping[str, PerExample], losses: Tensor, clipping: Clipping, grouping: Grouping) -> ClippedSum:
-    """Norms, factors, weighted sums. A parameter without gradients gets zeros.
+def assemble(
+    gradients: Mapping[str, PerExample],
+    losses: Tensor,
+    clipping: Clipping,
+    grouping: Grouping,
+    jacobian: Mapping[str, Tensor],
+) -> ClippedGradients:
+    """Norms and factors.
 
     Args:
-        gradients: per-example gradients by parameter name, divided by the Jacobian where the grouping has one.
-        losses: [B]; an example whose loss is not finite contributes zero.
+        gradients: per-example gradients by parameter name, divided by the Jacobian where there is one.
+        losses: [B]; an example whose loss is not finite is left out.
         clipping: the bound.
         grouping: which parameters are clipped together.
+        jacobian: by parameter name, what gradients of scale parameters were divided by.
     """
-    losses = losses.detach()
-    squared = losses.new_zeros(len(losses), grouping.count)
+    losses, squares = losses.detach(), RowSquares()
+    columns: list[Tensor | None] = [None] * grouping.count
     for name, gradient in gradients.items():
-        squared[:, grouping.group_of[name]] += gradient.squared_norm()
-    squared = torch.where(torch.isfinite(losses).unsqueeze(1), squared, torch.full_like(squared, torch.inf))
-    factors = clipping.factors(squared)
-    grads = {
-        name: gradients[name].weighted_sum(factors[:, grouping.group_of[name]]).view_as(parameter)
-        if name in gradients
-        else torch.zeros_like(parameter)
-        for name, parameter in grouping.parameters.items()
-    }
-    return ClippedSum(
-        grads=grads,
-        norms=squared.sqrt(),
-        losses=losses,
-        count=len(losses),
-        non_finite=int((~torch.isfinite(squared).all(1)).sum()),
-        clipping=clipping,
-        jacobian=grouping.jacobian,
-    )
+        group, squared_norm = grouping.group_of[name], gradient.squared_norm(squares)
+        so_far = columns[group]
+        columns[group] = squared_norm if so_far is None else so_far + squared_norm
+    squared = torch.stack([torch.zeros_like(losses) if column is None else column for column in columns], dim=1)
+    finite = torch.isfinite(squared).all(1) & torch.isfinite(losses)
+    non_finite = len(losses) - int(finite.sum())
+    if non_finite:
+        squared = torch.where(finite.unsqueeze(1), squared, torch.inf)
+    norms = squared.clamp_min(0).sqrt()
+    return ClippedGradients(gradients, clipping.factors(norms), norms, losses, non_finite, clipping, grouping, jacobian)

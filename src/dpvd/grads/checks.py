@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.grads.batches import Batch, LossFn, batch_size, rows
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import loop
@@ -19,7 +19,7 @@ __all__ = ["Disagreement", "verify"]
 
 log = logging.getLogger("dpvd")
 
-Engine = Callable[[nn.Module, LossFn, Batch, Clipping, Grouping], ClippedSum]
+Engine = Callable[[nn.Module, LossFn, Batch, Clipping, Grouping], ClippedGradients]
 
 VERIFIED_ROWS = 3
 

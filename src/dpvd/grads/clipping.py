@@ -54,25 +54,24 @@ class Clipping:
         object.__setattr__(self, "mode", choice(self.mode, ClippingMode, "clipping mode"))
         positive(clip_norm=self.clip_norm, stability=self.stability)
 
-    def factors(self, squared_norms: Tensor) -> Tensor:
+    def factors(self, norms: Tensor) -> Tensor:
         """What each example's gradient is multiplied by.
 
         Args:
-            squared_norms: [B, G], one column for each group of parameters that is clipped together.
+            norms: [B, G], one column for each group of parameters that is clipped together.
 
         Returns:
             [B, G]. A row with a non-finite norm is zero in every group.
         """
-        finite = torch.isfinite(squared_norms).all(dim=1, keepdim=True)
-        if self.mode is ClippingMode.NONE:
-            return finite.to(squared_norms.dtype).expand_as(squared_norms)
-        norms = squared_norms.clamp_min(0).sqrt()
         bound = self.clip_norm * (1 - ROUNDING_UNITS * torch.finfo(norms.dtype).eps)
-        if self.mode is ClippingMode.AUTOMATIC:
-            scale = bound / (norms + self.stability)
-        else:
-            scale = (bound / norms).clamp_max(1.0)
-        return torch.where(finite, scale, torch.zeros_like(scale))
+        match self.mode:
+            case ClippingMode.NONE:
+                scale = torch.ones_like(norms)
+            case ClippingMode.AUTOMATIC:
+                scale = bound / (norms + self.stability)
+            case _:
+                scale = (bound / norms).clamp_max(1.0)
+        return scale.masked_fill(~torch.isfinite(norms).all(dim=1, keepdim=True), 0.0)
 
     def sensitivity(self, relation: Relation, groups: int) -> float:
         """L2 sensitivity of the sum: how far one example can move it.

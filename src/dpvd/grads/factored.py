@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.factors import Direct, Term, prepare
 from dpvd.grads.groups import Grouping
 from dpvd.grads.rules import RULES
-from dpvd.grads.units import Call, batch_dims, find_units, observe
+from dpvd.grads.units import Call, batch_dims, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape
 
@@ -26,32 +26,33 @@ __all__ = ["factored"]
 log = logging.getLogger("dpvd")
 
 
-def factored(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedSum:
-    """Clipped sum from factors.
+def factored(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping
+) -> ClippedGradients:
+    """Clipped gradients as factors.
 
     Raises:
         CannotFactor: when a module's gradients cannot be told from its inputs and output gradients.
     """
     tape = NoiseTape()
-    units = find_units(model)
-    with observe(units, tape) as calls, tape.recording():
+    with observe(grouping.units, tape) as calls, tape.recording():
         losses = per_example_losses(model, loss_fn, batch)
     arriving = _backward_to_outputs(losses, calls)
-    terms = _collect_terms(calls, arriving, len(losses), grouping)
+    terms, jacobian = _collect_terms(calls, arriving, len(losses), grouping), grouping.jacobians()
     with torch.no_grad():
-        gradients = {name: prepare(parts, grouping.jacobian.get(name)) for name, parts in terms.items()}
-    return assemble(gradients, losses, clipping, grouping)
+        gradients = {name: prepare(parts, jacobian.get(name)) for name, parts in terms.items()}
+    return assemble(gradients, losses, clipping, grouping, jacobian)
 
 
 Grads = tuple[Any, ...]  # for each output of a call the gradient that arrives there, or None
 
 
 def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Grads]:
-    """The gradients of the summed loss with respect to each call's outputs, and nothing further."""
+    """The gradients of the losses' sum with respect to each call's outputs, and nothing further."""
     edges = [edge for call in calls for edge in call.edges if edge is not None]
     if not edges or not losses.requires_grad:
         return [(None,) * len(call.edges) for call in calls]
-    found = iter(torch.autograd.grad(losses.sum(), edges, allow_unused=True))
+    found = iter(torch.autograd.grad(losses, edges, torch.ones_like(losses), allow_unused=True))
     return [tuple(None if edge is None else next(found) for edge in call.edges) for call in calls]
 
 

@@ -5,39 +5,39 @@ import math
 import torch
 from torch import nn
 
-from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses, rows
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.batches import Batch, LossFn, per_example_losses, rows
+from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import ROUNDING_UNITS, Clipping, ClippingMode
+from dpvd.grads.factors import Materialised
 from dpvd.grads.groups import Grouping
 from dpvd.nn import NoiseTape
 
 __all__ = ["loop"]
 
 
-def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedSum:
-    """Clipped sum by the definition. Every example gets the noise that it had in the whole batch's forward pass."""
+def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedGradients:
+    """Clipped gradients by the definition. Every example gets the noise it had in the whole batch's forward pass."""
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
         losses = per_example_losses(model, loss_fn, batch)
-    names, parameters = list(grouping.parameters), list(grouping.parameters.values())
-    total = {name: torch.zeros_like(p) for name, p in grouping.parameters.items()}
-    norms = losses.new_zeros(batch_size(batch), grouping.count)
-    non_finite = 0
-    for i in range(batch_size(batch)):
+    names, parameters, jacobian = list(grouping.parameters), list(grouping.parameters.values()), grouping.jacobians()
+    gradients = {name: p.new_zeros(len(losses), *p.shape) for name, p in grouping.parameters.items()}
+    norms, factors = (losses.new_zeros(len(losses), grouping.count) for _ in range(2))
+    for i in range(len(losses)):
         with tape.replaying(slice(i, i + 1)):
             loss = per_example_losses(model, loss_fn, rows(batch, slice(i, i + 1)))
         found = torch.autograd.grad(loss.sum(), parameters, materialize_grads=True)
-        grads = {n: g / grouping.jacobian.get(n, 1.0) for n, g in zip(names, found, strict=True)}
+        for name, gradient in zip(names, found, strict=True):
+            gradients[name][i] = gradient / jacobian.get(name, 1.0)
         for group in range(grouping.count):
-            members = [grads[n].flatten() for n in names if grouping.group_of[n] == group]
+            members = [gradients[n][i].flatten() for n in names if grouping.group_of[n] == group]
             norms[i, group] = torch.cat(members).norm()
+            factors[i, group] = _factor(norms[i, group].item(), clipping, losses.dtype)
         if not (math.isfinite(loss.item()) and torch.isfinite(norms[i]).all()):
-            norms[i] = math.inf
-            non_finite += 1
-            continue
-        for n in names:
-            total[n] += _factor(norms[i, grouping.group_of[n]].item(), clipping, losses.dtype) * grads[n]
-    return ClippedSum(total, norms, losses, batch_size(batch), non_finite, clipping, grouping.jacobian)
+            norms[i], factors[i] = math.inf, 0.0
+    non_finite = int(torch.isinf(norms).all(1).sum())
+    forms = {name: Materialised(values) for name, values in gradients.items()}
+    return ClippedGradients(forms, factors, norms, losses, non_finite, clipping, grouping, jacobian)
 
 
 def _factor(norm: float, clipping: Clipping, dtype: torch.dtype) -> float:

@@ -8,7 +8,7 @@ from torch.func import functional_call, grad, vjp, vmap
 
 from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
-from dpvd.grads.clipped import ClippedSum
+from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.factors import Materialised
 from dpvd.grads.groups import Grouping
@@ -30,8 +30,10 @@ class _LossModule(nn.Module):
         return self.loss_fn(self.model, *batch)
 
 
-def vmapped(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedSum:
-    """Clipped sum from materialised per-example gradients of the whole model."""
+def vmapped(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping
+) -> ClippedGradients:
+    """Clipped gradients, materialised for the whole model."""
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
         per_example_losses(model, loss_fn, batch)
@@ -45,15 +47,9 @@ def vmapped(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping,
 
     per_example = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     gradients, losses = per_example(parameters, tape.draws, batch)
-    return assemble(
-        {
-            name: Materialised(gradients[f"model.{name}"] / grouping.jacobian.get(name, 1.0))
-            for name in grouping.parameters
-        },
-        losses,
-        clipping,
-        grouping,
-    )
+    jacobian = grouping.jacobians()
+    forms = {name: Materialised(gradients[f"model.{name}"] / jacobian.get(name, 1.0)) for name in grouping.parameters}
+    return assemble(forms, losses, clipping, grouping, jacobian)
 
 
 def module_gradients(call: Call, grad_output: Tensor) -> dict[str, Tensor]:

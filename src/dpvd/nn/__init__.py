@@ -16,6 +16,7 @@ from dpvd.nn.conv import (
 from dpvd.nn.convert import Conversion, LayerName, variational
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
+from dpvd.nn.families import AdditiveNoise
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
@@ -36,6 +37,7 @@ __all__ = [
     "AdditiveGRU",
     "AdditiveLSTM",
     "AdditiveLinear",
+    "AdditiveNoise",
     "AdditiveRNN",
     "Approximation",
     "BinaryDropoutLinear",

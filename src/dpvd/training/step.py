@@ -6,12 +6,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError, positive_int
-from dpvd.grads import LossFn, clipped_grad, micro_batches, sensitivity
-from dpvd.mechanisms import BitSource, add_gaussian
-from dpvd.nn import kl, set_scale, tied_layers
+from dpvd.errors import DpvdError
+from dpvd.grads import GradientClipper, LossFn, micro_batches
+from dpvd.mechanisms import BitSource
+from dpvd.nn import AdditiveNoise, kl, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
+from dpvd.training.update import Update
 
 __all__ = ["PrivateStep"]
 
@@ -58,8 +59,6 @@ class PrivateStep:
         noise: BitSource | None = None,
         micro_batch: int | None = None,
     ) -> None:
-        if micro_batch is not None:
-            positive_int(micro_batch=micro_batch)
         self.model, self.loss_fn, self.plan, self.optimizer = model, loss_fn, plan, optimizer
         self.kl_weight = kl_weight
         self.ledger = ledger
@@ -71,7 +70,8 @@ class PrivateStep:
         self._prepaid = 0
         # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.clipper = GradientClipper(model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch)
+        self.update = Update(optimizer, plan.batch_size, whole=micro_batch is None)
         self._tied = self._check_tied()
 
     def __call__(self, batch: Any) -> None:
@@ -82,22 +82,22 @@ class PrivateStep:
         """
         self._charge()
         self._tie_scale()
+        pull = self._kl_pull()
         if self.plan.private:
-            clipped = clipped_grad(
-                self.model, self.loss_fn, batch, clipping=self.plan.clipping, micro_batch=self.micro_batch
-            )
-            add_gaussian(clipped.grads, self.plan.noise_std(clipped.sensitivity(self.plan.relation)), self.noise)
-            gradients = {
-                name: total * clipped.jacobian.get(name, 1.0) / self.plan.batch_size
-                for name, total in clipped.grads.items()
-            }
+            self._private_step(batch, pull)
         else:
-            gradients = self._ordinary_gradients(batch)
-        self._add_kl(gradients)
-        for name, parameter in self.parameters.items():
-            parameter.grad = gradients[name]
-        self.optimizer.step()
+            self._ordinary_step(batch, pull)
         self.taken += 1
+
+    def _private_step(self, batch: Any, pull: dict[str, Tensor]) -> None:
+        std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))
+        parts = self.clipper(batch)
+        first = next(parts)  # plain SGD needs the parameters for it as they are, before they take the noise
+        self.update.begin(first.grouping.parameters, std, self.noise, first.jacobian)
+        self.update.add(first)
+        for part in parts:
+            self.update.add(part)
+        self.update.finish(first.jacobian, pull)
 
     @property
     def position(self) -> int:
@@ -107,6 +107,11 @@ class PrivateStep:
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
         """The privacy statement for the steps charged so far."""
         return self.plan.guarantee(delta, accountant, steps=self.charged)
+
+    @property
+    def parameters(self) -> dict[str, nn.Parameter]:
+        """The trainable parameters by name, as the model is now."""
+        return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def _charge(self) -> None:
         """Pay for this step; with a ledger, for a block of steps at once, on disk before this returns."""
@@ -124,40 +129,44 @@ class PrivateStep:
         """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
         if self._tied:
             (group,) = self.optimizer.param_groups
-            reach = sensitivity(self.model, self.plan.clipping, self.plan.relation)
+            reach = self.clipper.sensitivity(self.plan.relation)
             self.zeta = group["lr"] * self.plan.noise_std(reach) / self.plan.batch_size
-            set_scale(self.model, self.zeta)
+            for layer in self._tied:
+                layer.set_scale(self.zeta)
 
-    def _ordinary_gradients(self, batch: Any) -> dict[str, Tensor]:
+    def _ordinary_step(self, batch: Any, pull: dict[str, Tensor]) -> None:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
-        total = {name: torch.zeros_like(parameter) for name, parameter in self.parameters.items()}
+        parameters, totals = self.parameters, dict(pull)
         for part in micro_batches(batch, self.micro_batch):
             loss = self.loss_fn(self.model, *part).sum() / self.plan.batch_size
-            found = torch.autograd.grad(loss, list(self.parameters.values()), materialize_grads=True)
-            for sum_so_far, gradient in zip(total.values(), found, strict=True):
-                sum_so_far += gradient
-        return total
+            found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+            for name, gradient in zip(parameters, found, strict=True):
+                totals[name] = totals[name] + gradient if name in totals else gradient
+        for name, parameter in parameters.items():
+            parameter.grad = totals[name]
+        self.optimizer.step()
 
-    def _add_kl(self, gradients: dict[str, Tensor]) -> None:
+    def _kl_pull(self) -> dict[str, Tensor]:
+        """w ∇KL / N at the present parameters, by name; it depends on no data."""
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position - 1)
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
-            return
-        divergence = kl(self.model)
+            return {}
+        divergence = kl(self.model) * (weight / self.plan.examples)
         if not divergence.requires_grad:
-            return
-        found = torch.autograd.grad(divergence, list(self.parameters.values()), allow_unused=True)
-        for name, gradient in zip(self.parameters, found, strict=True):
-            if gradient is not None:
-                gradients[name] = gradients[name] + gradient * (weight / self.plan.examples)
+            return {}
+        parameters = self.parameters
+        found = torch.autograd.grad(divergence, list(parameters.values()), allow_unused=True)
+        return {name: pull for name, pull in zip(parameters, found, strict=True) if pull is not None}
 
-    def _check_tied(self) -> bool:
-        """Whether layers' scale follows the privacy noise; the optimizer must then pass it on as it is."""
-        if not tied_layers(self.model):
-            return False
+    def _check_tied(self) -> list[AdditiveNoise]:
+        """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it is."""
+        tied = tied_layers(self.model)
+        if not tied:
+            return []
         if not isinstance(self.optimizer, torch.optim.SGD) or len(self.optimizer.param_groups) != 1:
             raise DpvdError(
                 "the model ties its dropout noise to the privacy noise, which is known only for torch.optim.SGD with "
                 f"one parameter group (momentum is fine), not for {type(self.optimizer).__name__} with "
                 f"{len(self.optimizer.param_groups)}. Use that, or learned scales"
             )
-        return True
+        return tied
