@@ -153,7 +153,7 @@ FAULTS = [
         "biases left out of the norm",
         "grads/assemble.py",
         {
-            "        so_far = columns": '        squared_norm *= 0 if name.endswith("bias") else 1\n        so_far = columns'
+            "        so_far = columns": "        squared_norm *= not name.endswith('bias')\n        so_far = columns",
         },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
