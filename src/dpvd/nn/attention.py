@@ -71,29 +71,29 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
                 f"{type(self).__name__} draws noise for each example and takes batches of sequences, of dimension 3, "
                 f"not {query.dim()}; give a single sequence a batch of 1"
             )
-        count, queries, keys = query.shape[0], query.shape[1], key.shape[1]
-        if not self.batch_first:
-            count, queries, keys = query.shape[1], query.shape[0], key.shape[0]
-        noise = draw((count, 2 * (queries + keys), self.embed_dim), query) if is_sampling(self) else None
-        return attention(self, self.projection(noise, keys), own_keys(self, count), *arguments)
+        count = query.shape[0 if self.batch_first else 1]
+        return attention(self, self.projection(self.draw_noise(query, key)), own_keys(self, count), *arguments)
 
-    def projection(self, noise: Tensor | None, keys: int) -> Projection:
-        """The four linear maps with the noise of one draw, [B, 2 (queries + keys), E], or without noise."""
+    def draw_noise(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        """The noise of one call by role, [B, T, E] each, in one draw; {} if the layer does not sample."""
+        if not is_sampling(self):
+            return {}
+        time, batch = (1, 0) if self.batch_first else (0, 1)
+        queries, keys = query.shape[time], key.shape[time]
+        lengths = [queries, keys, keys, queries]
+        noise = draw((query.shape[batch], sum(lengths), self.embed_dim), query)
+        return dict(zip(ROLES, torch.split(noise, lengths, 1), strict=True))
+
+    def projection(self, noise: dict[str, Tensor]) -> Projection:
+        """The four linear maps with this noise, or without any."""
         means, shifts = self.blocks(self.mean_weight()), biases(self)
-        if noise is None:
-            return lambda role, x: self.linear_map(x, means[role], shifts[role])
-        draws, variances = self.noise_of(noise, keys), self.variances()
+        variances = self.variances() if noise else {}
 
         def project(role: str, x: Tensor) -> Tensor:
             mean = self.linear_map(x, means[role], shifts[role])
-            return mean + projected_std(x, variances[role]) * draws[role]
+            return mean + projected_std(x, variances[role]) * noise[role] if noise else mean
 
         return project
-
-    def noise_of(self, noise: Tensor, keys: int) -> dict[str, Tensor]:
-        """One draw by role, for this many keys."""
-        queries = noise.shape[1] // 2 - keys
-        return dict(zip(ROLES, torch.split(noise, [queries, keys, keys, queries], 1), strict=True))
 
     def extra_repr(self) -> str:
         return f"{self.embed_dim}, {self.num_heads}{super().extra_repr()}"

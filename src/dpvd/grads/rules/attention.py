@@ -1,19 +1,21 @@
 """Rules for multi-head attention: four linear maps around an attention that has no parameters.
 
-The call is repeated and differentiated down to what each map gives. With δ the gradient that arrives there and x what
-went in, a map has the terms of a dense layer: δ ⊗ x for the weight and, under noise √v ε with v = x²∗Var(θ),
-u ⊗ x² with u = δ ε / (2√v) for the variances.
+Gradients are carried back to what each map gives. With δ the gradient that arrives there and x what went in, a map has
+the terms of a dense layer: δ ⊗ x for the weight and, under noise √v ε with v = x²∗Var(θ), u ⊗ x² with u = δ ε / (2√v)
+for the variances. torch's own layer does not let δ out, so the forward pass is ours (``dpvd.nn.attend``).
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
-from dpvd.grads.calls import Call, CannotFactor
+from dpvd.grads.calls import Call, CannotFactor, Unit
 from dpvd.grads.factors import Direct, Outer
-from dpvd.grads.rules.common import ManyOutputs, Terms
+from dpvd.grads.rules.common import Inside, OwnForward, Terms
 from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
 from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
 from dpvd.nn.attention import AttentionMap, projected_std
@@ -26,28 +28,60 @@ Scales = dict[str, Tensor]  # by role: a matrix [E, in] that all examples share
 INTO = ROLES[:3]
 
 
-def plain(layer: nn.MultiheadAttention, call: Call, grad: Tensor | None, weights_grad: Tensor | None = None) -> Terms:
+@dataclass(frozen=True)
+class Memory:
+    """What a call leaves for its terms.
+
+    Attributes:
+        inputs: what went into the map of each role, [B, T, in].
+        noise: by role, [B, T, E]; {} without noise.
+        itself: whether query, key and value are one input.
+    """
+
+    inputs: dict[str, Tensor]
+    noise: dict[str, Tensor]
+    itself: bool
+
+
+def forward(unit: Unit, query: Tensor, key: Tensor, value: Tensor, *masks: Any, **options: Any) -> tuple[Any, Inside]:
+    """What the layer returns, with a way for gradients to what its linear maps give and to keys of its own."""
+    layer: Any = unit.module
+    if query.dim() != 3:
+        raise CannotFactor(f"{unit.name!r} was not called with a batch of sequences")
+    noise = layer.draw_noise(query, key) if isinstance(layer, AttentionMap) else {}
+    project = layer.projection(noise) if isinstance(layer, AttentionMap) else _plain_projection(layer)
+    inputs: dict[str, Tensor] = {}
+    places: list[Tensor] = []
+
+    def recorded(role: str, x: Tensor) -> Tensor:
+        inputs[role] = x.detach()
+        places.append(project(role, x).requires_grad_())  # what depends on nothing that is trained does not yet
+        return places[-1]
+
+    own = own_keys(layer, query.shape[0 if layer.batch_first else 1])
+    output = attention(layer, recorded, own, query, key, value, *masks, **options)
+    edges = [get_gradient_edge(place) if place.requires_grad else None for place in (*places, *own)]
+    return output, Inside(edges, Memory(inputs, noise, query is key is value))
+
+
+def plain(layer: nn.MultiheadAttention, call: Call, *grads: Tensor | None) -> Terms:
     """y = W_o a + b_o, with a and the attention weights functions of q = W_q x_q + b_q, and of k and v likewise."""
-    weights, shifts = matrices(layer), biases(layer)
-    factors, terms = _run_again(
-        layer, call, grad, weights_grad, lambda role, x: F.linear(x, weights[role], shifts[role])
-    )
-    return terms | _weight_terms(layer, factors, {}, _itself(call))
+    factors = _factors(layer, call.memory, grads)
+    return _own_terms(grads) | _weight_terms(layer, factors, {}, call.memory.itself)
 
 
-def noisy(layer: AttentionMap, call: Call, grad: Tensor | None, weights_grad: Tensor | None = None) -> Terms:
+def noisy(layer: AttentionMap, call: Call, *grads: Tensor | None) -> Terms:
     """The same with noise on what each of the maps gives; a pruned weight gets no gradient."""
-    keys = call.arguments()["key"].shape[1 if layer.batch_first else 0]
-    noise = call.draws[0] if call.draws else None
-    factors, terms = _run_again(layer, call, grad, weights_grad, layer.projection(noise, keys))
+    memory: Memory = call.memory
+    factors = _factors(layer, memory, grads)
     kept = {} if layer.kept is None else layer.blocks(layer.kept.to(layer.weight.dtype))
-    terms |= _weight_terms(layer, factors, kept, _itself(call))
-    if noise is None:
+    terms = _own_terms(grads) | _weight_terms(layer, factors, kept, memory.itself)
+    if not memory.noise or (isinstance(layer, AdditiveMultiheadAttention) and not layer.learned):
         return terms
-    shares = _variance_factors(layer, layer.noise_of(noise, keys), factors)
+    shares = _variance_factors(layer, memory.noise, factors)
     if isinstance(layer, MultiplicativeMultiheadAttention):  # the variance αφ² moves with the weight: d/dφ = 2αφ
         slopes = layer.blocks(2 * layer.log_rate.exp() * layer.mean_weight())
-        for name, more in _weight_terms(layer, shares, slopes, _itself(call)).items():
+        for name, more in _weight_terms(layer, shares, slopes, memory.itself).items():
             if "weight" in name:
                 terms[name] = [*terms[name], *more]
     if layer.learned:
@@ -56,32 +90,23 @@ def noisy(layer: AttentionMap, call: Call, grad: Tensor | None, weights_grad: Te
     return terms
 
 
-def _run_again(
-    layer: nn.MultiheadAttention,
-    call: Call,
-    grad: Tensor | None,
-    weights_grad: Tensor | None,
-    project: Projection,
-) -> tuple[Factors, Terms]:
-    """Repeat the call with these linear maps: the factors of each map, and the terms of keys of the layer's own."""
-    arguments = _arguments(layer, call)
-    inputs: dict[str, Tensor] = {}
-    outputs: dict[str, Tensor] = {}
+def _plain_projection(layer: nn.MultiheadAttention) -> Projection:
+    weights, shifts = matrices(layer), biases(layer)
+    return lambda role, x: F.linear(x, weights[role], shifts[role])
 
-    def recorded(role: str, x: Tensor) -> Tensor:
-        inputs[role], outputs[role] = x.detach(), project(role, x)
-        return outputs[role].requires_grad_()
 
-    with torch.enable_grad(), call.torch_randomness():
-        count = arguments["query"].shape[0 if layer.batch_first else 1]
-        own = tuple(one.detach().requires_grad_() for one in own_keys(layer, count))
-        results = attention(layer, recorded, own, **arguments)
-    reached = [(v, g) for v, g in zip(results, (grad, weights_grad), strict=True) if g is not None]
-    values, arriving = zip(*reached, strict=True)
-    deltas = torch.autograd.grad(values, (*outputs.values(), *own), arriving, materialize_grads=True)
-    factors = {role: (delta, inputs[role]) for role, delta in zip(ROLES, deltas, strict=False)}
-    added = zip(("bias_k", "bias_v"), deltas[len(ROLES) :], strict=False)
-    return factors, {name: [Direct(delta.unsqueeze(1))] for name, delta in added}
+def _factors(layer: nn.MultiheadAttention, memory: Memory, grads: tuple[Tensor | None, ...]) -> Factors:
+    """A map whose result is not used has δ = 0."""
+    found = {}
+    for (role, x), grad in zip(memory.inputs.items(), grads, strict=False):
+        found[role] = x.new_zeros(*x.shape[:2], layer.embed_dim) if grad is None else grad, x
+    return found
+
+
+def _own_terms(grads: tuple[Tensor | None, ...]) -> Terms:
+    """Of the key and the value that the layer adds itself, [1, 1, E] each, if it does."""
+    own = zip(("bias_k", "bias_v"), grads[len(ROLES) :], strict=False)
+    return {name: [Direct(grad.unsqueeze(1))] for name, grad in own if grad is not None}
 
 
 def _weight_terms(layer: nn.MultiheadAttention, factors: Factors, scales: Scales, itself: bool) -> Terms:
@@ -135,29 +160,15 @@ def _scale_gradient(layer: AttentionMap, shares: Factors, dims: int) -> Tensor:
     return together if dims else together.sum(1)
 
 
-def _itself(call: Call) -> bool:
-    arguments = call.arguments()
-    return arguments["query"] is arguments["key"] is arguments["value"]
-
-
-def _arguments(layer: nn.MultiheadAttention, call: Call) -> dict[str, Any]:
-    """Those of the call, without gradients; refused what the rule does not know."""
-    arguments = call.arguments()
-    query = arguments["query"]
-    if query.dim() != 3:
-        raise CannotFactor(f"{call.unit.name!r} was not called with a batch of sequences")
-    if layer.dropout and layer.training and query.device.type != "cpu":
-        raise CannotFactor(f"{call.unit.name!r} draws dropout masks that can be drawn again on the CPU only")
-    return {name: value.detach() if isinstance(value, Tensor) else value for name, value in arguments.items()}
-
-
 def _batch_dims(layer: nn.MultiheadAttention) -> tuple[int, ...]:
-    """Of the attended values and of the attention weights, which have the batch first always."""
-    return (0 if layer.batch_first else 1, 0)
+    """Of the gradients at the maps and at keys of the layer's own: they have the batch first."""
+    return (0,) * (len(ROLES) + (0 if layer.bias_k is None else 2))
 
 
-RULES: dict[type[nn.Module], ManyOutputs] = {
-    nn.MultiheadAttention: ManyOutputs(plain, _batch_dims),
-    AdditiveMultiheadAttention: ManyOutputs(noisy, _batch_dims),
-    MultiplicativeMultiheadAttention: ManyOutputs(noisy, _batch_dims),
+_PLAIN, _NOISY = (OwnForward(terms, _batch_dims, forward) for terms in (plain, noisy))
+
+RULES: dict[type[nn.Module], OwnForward] = {
+    nn.MultiheadAttention: _PLAIN,
+    AdditiveMultiheadAttention: _NOISY,
+    MultiplicativeMultiheadAttention: _NOISY,
 }
