@@ -6,13 +6,13 @@ from typing import Annotated, Any
 
 import typer
 
-from dpvd.cli.console import print_json, print_line, print_text, progress_bar, say
-from dpvd.cli.options import AsJson, Delta, check_steps, parse_accountant, warn_of_large_delta
+from dpvd.cli.console import print_json, print_line, print_text, say
+from dpvd.cli.options import AsJson, Delta, parse_accountant, warn_of_large_delta
+from dpvd.cli.progress import progress_bar
 from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
-from dpvd.plan import SamplingKind
-from dpvd.privacy import AccountantName, Relation
+from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.report import write_report
 from dpvd.runs import Method, RunOptions, RunRecord, Scale, execute, prepare_run
 
@@ -76,8 +76,6 @@ def train(
     data = load(dataset, data_dir)
     if method is not Method.NONE:
         warn_of_large_delta(delta, len(data.train_x))
-    if epochs is not None:
-        check_steps(len(data.train_x), len(data.train_x) if batch_size is None else batch_size, epochs)
     with say.status("calibrating the noise"):
         run = prepare_run(options, data)
     folder = out_dir if out_dir is not None else _new_folder(dataset, method)

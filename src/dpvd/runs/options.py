@@ -5,8 +5,7 @@ from typing import Any
 
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import ClippingMode
-from dpvd.plan import SamplingKind
-from dpvd.privacy import AccountantName, Relation
+from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.runs.network import Method, Scale
 
 __all__ = ["RunOptions"]
