@@ -14,7 +14,8 @@ from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.report import write_report
-from dpvd.runs import Method, RunOptions, RunRecord, Scale, execute, prepare_run
+from dpvd.runs import Method, NetworkKind, RunOptions, RunRecord, Scale, execute, prepare_run
+from dpvd.training import Decay
 
 __all__ = ["train"]
 
@@ -35,8 +36,15 @@ def train(
     scale: Annotated[
         Scale | None, typer.Option(help="Source of the posterior scale ζ (dpvd). Default: privacy.")
     ] = None,
-    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 1000,
+    network: Annotated[
+        NetworkKind, typer.Option(help="mlp: one hidden layer; cnn: two convolutions and one, for images.")
+    ] = NetworkKind.MLP,
+    hidden: Annotated[int | None, typer.Option(help="Hidden units. Default: 1000 for mlp, 32 for cnn.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="η₀. Default: by the rule.")] = None,
+    decay: Annotated[
+        Decay | None, typer.Option(help="How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.")
+    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="γ of --decay power. Default: 1.")] = None,
     clipping: Annotated[
         ClippingMode | None, typer.Option(help="How gradients are bounded. Default: automatic.")
     ] = None,
@@ -60,6 +68,7 @@ def train(
         epsilon=None if method is Method.NONE else epsilon,
         method=method,
         seed=seed,
+        network=network,
         hidden=hidden,
         batch_size=batch_size,
         epochs=epochs,
@@ -68,6 +77,8 @@ def train(
         sampling=sampling,
         scale=scale,
         learning_rate=learning_rate,
+        decay=decay,
+        gamma=gamma,
         clipping=clipping,
         clip_norm=clip_norm,
         kl_weight=kl_weight,
