@@ -15,21 +15,19 @@ from torch import Tensor
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import Clipping, ClippingMode
 from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits
-from dpvd.privacy import AccountantName, Guarantee, Relation, epsilon, noise_multiplier_for, steps_for
+from dpvd.privacy import (
+    AccountantName,
+    Guarantee,
+    Relation,
+    SamplingKind,
+    epsilon,
+    noise_multiplier_for,
+    sampling_rate,
+    steps_for,
+    steps_in,
+)
 
-__all__ = ["NoiseKind", "PrivacyPlan", "SamplingKind"]
-
-
-MOST_STEPS = 10**8
-
-
-class SamplingKind(StrEnum):
-    """How the batch of a step is drawn."""
-
-    POISSON = "poisson"
-    """Every example takes part with the same probability, independently of the others."""
-    FIXED_SIZE = "fixed-size"
-    """A uniformly random subset of the batch size, without replacement."""
+__all__ = ["NoiseKind", "PrivacyPlan"]
 
 
 class NoiseKind(StrEnum):
@@ -84,18 +82,11 @@ class PrivacyPlan:
     epochs: InitVar[float | None] = None
 
     def __post_init__(self, epochs: float | None) -> None:
-        positive_int(examples=self.examples, batch_size=self.batch_size)
-        if self.batch_size > self.examples:
-            raise DpvdError(
-                f"batch_size must be at most the number of examples, {self.examples}; got {self.batch_size}"
-            )
+        sampling_rate(self.batch_size, self.examples)  # refuses sizes that make no sense
         if epochs is not None:
             if self.steps:
                 raise DpvdError("give steps or epochs, not both")
-            positive(epochs=epochs)
-            if epochs * self.examples / self.batch_size > MOST_STEPS:
-                raise DpvdError(f"epochs must make at most {MOST_STEPS:g} steps, got {epochs!r}")
-            self._set(steps=max(1, math.ceil(epochs * self.examples / self.batch_size - 1e-9)))
+            self._set(steps=steps_in(epochs, batch_size=self.batch_size, examples=self.examples))
         positive_int(steps=self.steps)
         if self.noise_multiplier is not None:
             non_negative(noise_multiplier=self.noise_multiplier)
@@ -119,7 +110,7 @@ class PrivacyPlan:
     @property
     def sampling_prob(self) -> float:
         """The probability with which an example takes part in a step."""
-        return self.batch_size / self.examples
+        return sampling_rate(self.batch_size, self.examples)
 
     @property
     def sampler(self) -> PoissonSampler | FixedSizeSampler:

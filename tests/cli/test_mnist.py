@@ -1,9 +1,12 @@
 """``dpvd train mnist``: with the files, and without them."""
 
 import os
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from dpvd.data import load
 from tests.cli.program import assert_refused, call, train_line
 
 FILES = os.environ.get("DPVD_DATA_DIR")
@@ -18,6 +21,20 @@ def test_mnist_trains(tmp_path):
     assert outcome.json["test_accuracy"] > 0.6
     assert 2.7 < outcome.json["epsilon"] <= 3
     assert outcome.json["steps"] == 30
+
+
+@pytest.mark.skipif(not FILES, reason="DPVD_DATA_DIR does not name a folder with MNIST")
+def test_convolutions_train_on_mnist_and_predict(tmp_path):
+    options = {"epsilon": 3, "network": "cnn", "hidden": None, "epochs": 0.5, "batch_size": 1000, "data_dir": FILES}
+    outcome = call(*train_line(tmp_path / "run", dataset="mnist", json=True, **options))
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["test_accuracy"] > 0.6
+    assert outcome.json["steps"] == 30
+    np.save(tmp_path / "new.npy", load("mnist", Path(FILES)).test_x[:50].numpy())
+    predicted = call("predict", tmp_path / "run", tmp_path / "new.npy", "--json")
+    assert len(predicted.json) == 50
+    shown = call("show", tmp_path / "run")
+    assert "AdditiveConv2d 1→16 of 8×8" in shown.out
 
 
 def test_without_files_and_without_network_it_says_how_to_get_them(tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ from tests.docs.markdown import PAGES, ROOT, blocks, prose, table_names
 
 REFERENCE = ROOT / "docs" / "command-line.md"
 ROOT_COMMAND = typer.main.get_command(app)
-COMMANDS = ROOT_COMMAND.commands
+COMMANDS = {name: command.load() for name, command in ROOT_COMMAND.commands.items()}
 
 LINES = [
     (page.name, block.line, line[2:])

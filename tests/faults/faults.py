@@ -46,7 +46,7 @@ FAULTS = [
     Fault(
         "noise half as large",
         "mechanisms/noise.py",
-        {"alpha=std)": "alpha=std / 2)"},
+        {"draw_from_key(piece, std,": "draw_from_key(piece, std / 2,"},
         "tests/mechanisms/test_noise.py::TestAddGaussian::test_adds_noise_of_the_right_scale_to_every_tensor",
     ),
     Fault(

@@ -199,8 +199,10 @@ class TestSeededBits:
 
     def test_far_positions_are_reached_at_once(self) -> None:
         bits = SeededBits(0, "noise")
-        bits.position = 2**64 - 1
+        bits.position = 2**64 - 101
         assert len(set(drawn(bits, 64))) > 16
+        with pytest.raises(DpvdError, match="ends after 2\\^64 bytes"):
+            drawn(bits, 38)
 
     @pytest.mark.parametrize("seed", [-1, 0.5, True, "1"])
     def test_bad_seeds_are_refused(self, seed: int) -> None:

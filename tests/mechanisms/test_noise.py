@@ -7,16 +7,15 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpvd.errors import DpvdError
 from dpvd.mechanisms import SeededBits, SystemBits, add_gaussian, fill_normal, standard_normal
-from dpvd.mechanisms.noise import _PAIRS_PER_BLOCK
+from dpvd.native import BLOCK_BYTES, BLOCK_DRAWS, implementation_in_use
 from tests.mechanisms.statistics import ALARM, independence_p_value, normal_p_value
 
 DRAWS = 400_000
-BLOCK = 2 * _PAIRS_PER_BLOCK
 
 
 class ConstantBits:
@@ -33,14 +32,29 @@ class ConstantBits:
 
 
 def box_muller(raw: bytes, count: int) -> np.ndarray:
-    """The transform written down once more, in extended precision, for draws that fit one block."""
-    pairs = (count + 1) // 2
-    words = np.frombuffer(raw, "<u8", pairs) & np.uint64(2**63 - 1)
-    angles = np.frombuffer(raw, "<i4", pairs, offset=8 * pairs).astype(np.longdouble) * np.pi / 2**31
-    radius = np.sqrt(-2 * np.log((words.astype(np.longdouble) + 0.5) / np.longdouble(2) ** 63))
-    return np.concatenate([radius * np.cos(angles), radius * np.sin(angles)])[:count].astype(np.float64)
+    """The transform written down once more, in extended precision, block by block."""
+    draws = np.empty(count, dtype=np.longdouble)
+    for start in range(0, count, BLOCK_DRAWS):
+        part = draws[start : start + BLOCK_DRAWS]
+        pairs = (len(part) + 1) // 2
+        planes = np.frombuffer(raw, "<u4", 3 * pairs, offset=6 * start).reshape(3, pairs)
+        high, low, angle = planes.astype(np.longdouble)
+        words = high % 2**31 * 2**32 + low
+        radius = np.sqrt(-2 * np.log((words + 0.5) / np.longdouble(2) ** 63))
+        phi = 2 * np.longdouble(np.pi) * (angle + 0.5) / 2**32
+        part[:] = np.concatenate([radius * np.cos(phi), radius * np.sin(phi)])[: len(part)]
+    return draws.astype(np.float64)
 
 
+@pytest.fixture(params=["compiled", "pure"])
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever draws the noise, it has to pass the same tests."""
+    monkeypatch.setenv("DPVD_NATIVE", "1" if request.param == "compiled" else "0")
+    if implementation_in_use().compiled != (request.param == "compiled"):
+        pytest.skip("the compiled kernels were not built")
+
+
+@pytest.mark.usefixtures("implementation")
 class TestStandardNormal:
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_draws_are_standard_normal(self, dtype: torch.dtype) -> None:
@@ -49,7 +63,7 @@ class TestStandardNormal:
         assert normal_p_value(sample, 1.0) > ALARM
 
     @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.float64, 1e-13)])
-    @settings(deadline=None, max_examples=30)
+    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(count=st.integers(0, 5000), seed=st.integers(0, 2**32))
     def test_equals_the_transform_in_extended_precision(
         self, dtype: torch.dtype, tolerance: float, count: int, seed: int
@@ -67,16 +81,16 @@ class TestStandardNormal:
         beyond = int((standard_normal(4_000_000, SystemBits()).abs() > 4.5).sum())
         assert 3 <= beyond <= 70  # Poisson with mean 27.2: outside with probability below 1e-8
 
-    @pytest.mark.parametrize("count", [0, 1, 2, 3, BLOCK - 1, BLOCK, BLOCK + 1, 2 * BLOCK + 3])
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, BLOCK_DRAWS - 1, BLOCK_DRAWS, BLOCK_DRAWS + 1, 300_003])
     def test_every_count_is_filled_with_distinct_draws(self, count: int) -> None:
         sample = standard_normal(count, SystemBits(), torch.float64)
         assert sample.shape == (count,)
         assert len(sample.unique()) == count
 
     def test_blocks_follow_one_another_in_the_stream(self) -> None:
-        whole = standard_normal(BLOCK + 10, SeededBits(5, "noise"))
+        whole = standard_normal(BLOCK_DRAWS + 10, SeededBits(5, "noise"))
         bits = SeededBits(5, "noise")
-        assert torch.equal(whole, torch.cat([standard_normal(BLOCK, bits), standard_normal(10, bits)]))
+        assert torch.equal(whole, torch.cat([standard_normal(BLOCK_DRAWS, bits), standard_normal(10, bits)]))
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
     def test_other_types_are_refused(self, dtype: torch.dtype) -> None:
@@ -124,6 +138,7 @@ class TestTheChecksHavePower:
         assert independence_p_value(first, first.abs() * torch.sign(second)) < ALARM
 
 
+@pytest.mark.usefixtures("implementation")
 class TestFillNormal:
     @pytest.mark.parametrize("std", [1e-3, 1.0, 7.5])
     def test_scale_is_right_and_two_thirds_and_three_halves_are_not(self, std: float) -> None:
@@ -164,6 +179,7 @@ class TestFillNormal:
         assert (weight != 0).all()
 
 
+@pytest.mark.usefixtures("implementation")
 class TestAddGaussian:
     def test_adds_noise_of_the_right_scale_to_every_tensor(self) -> None:
         sums = {"weight": torch.full((500, 400), 3.0), "bias": torch.full((200_001,), -1.0)}
@@ -234,7 +250,7 @@ class TestAddGaussian:
         assert torch.equal(tensors["good"], torch.zeros(5))
 
     def test_without_entropy_nothing_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        bits = SystemBits(rekey_after=100)
+        bits = SystemBits(rekey_after=BLOCK_BYTES)  # enough for the first half of the noise
         monkeypatch.setattr(os, "urandom", no_entropy)
         tensors = {"a": torch.zeros(4), "b": torch.zeros(4000)}
         with pytest.raises(RuntimeError, match="gave no randomness"):

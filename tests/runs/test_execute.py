@@ -91,6 +91,18 @@ def test_the_rule_sizes_a_run_of_which_nothing_is_chosen():
     assert prepared.network.hidden == 1000
 
 
+def test_the_papers_schedule_falls_with_the_number_of_the_epoch(tmp_path):
+    options = replace(SMALL, learning_rate=0.1, decay="power", gamma=0.5)
+    prepared = prepare_run(options, load("digits"))
+    rate = prepared.recipe.schedule(prepared.plan)
+    assert [rate(0), rate(7), rate(8), rate(14)] == pytest.approx([0.1, 0.1, 0.1 / 2**0.5, 0.1 / 2**0.5])
+    assert execute(prepared, tmp_path).recipe["decay"] == "power"
+
+
+def test_the_papers_schedule_has_the_papers_exponent():
+    assert prepare_run(replace(SMALL, decay="power"), load("digits")).recipe.gamma == 1.0
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -103,6 +115,12 @@ def test_the_rule_sizes_a_run_of_which_nothing_is_chosen():
         ({"epsilon": None}, "--epsilon"),
         ({"method": "magic"}, "dpvd, svi, dpsgd, none"),
         ({"clipping": "magic"}, "clipping"),
+        ({"network": "magic"}, "mlp, cnn"),
+        ({"hidden": 0}, "hidden"),
+        ({"decay": "magic"}, "constant, power, linear, cosine"),
+        ({"gamma": 0.5}, "--decay power"),
+        ({"decay": "linear", "gamma": 0.5}, "--decay power"),
+        ({"decay": "power", "gamma": -1.0}, "gamma"),
     ],
 )
 def test_bad_options_are_refused(changes, words):

@@ -6,29 +6,46 @@ import pytest
 
 from dpvd.data import load
 from dpvd.errors import DpvdError
-from dpvd.grads import ClippingMode
+from dpvd.grads import Clipping, ClippingMode
 from dpvd.plan import PrivacyPlan
 from dpvd.runs import RunOptions, execute, prepare_run
-from dpvd.training import default_batch_size, default_clipping, default_steps, ordinary_recipe, private_recipe
+from dpvd.training import (
+    NetworkRule,
+    convolutional_rule,
+    default_batch_size,
+    default_clipping,
+    default_steps,
+    dense_rule,
+    ordinary_recipe,
+    private_recipe,
+)
+
+DENSE = dense_rule(1000)
 
 
-def plan(examples: int, epsilon: float, batch_size: int | None = None) -> PrivacyPlan:
+def plan(
+    examples: int,
+    epsilon: float,
+    batch_size: int | None = None,
+    rule: NetworkRule = DENSE,
+    clipping: Clipping | None = None,
+) -> PrivacyPlan:
     size = default_batch_size(examples, private=True) if batch_size is None else batch_size
-    steps = default_steps(examples, size, private=True)
-    return PrivacyPlan(examples, size, steps=steps, clipping=default_clipping()).calibrate(epsilon, 1e-5)
+    steps = default_steps(examples, size, rule, private=True)
+    return PrivacyPlan(examples, size, steps=steps, clipping=clipping or default_clipping()).calibrate(epsilon, 1e-5)
 
 
 @pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 1437, 100), (60_000, 2048, 309), (1, 1, 100)])
 def test_private_sizes(examples, batch_size, steps):
     assert default_batch_size(examples, private=True) == batch_size
-    assert default_steps(examples, batch_size, private=True) == steps
+    assert default_steps(examples, batch_size, DENSE, private=True) == steps
     assert default_clipping().mode is ClippingMode.AUTOMATIC
 
 
 @pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 128, 1000), (60_000, 128, 4688), (5, 5, 1000)])
 def test_ordinary_sizes(examples, batch_size, steps):
     assert default_batch_size(examples, private=False) == batch_size
-    assert default_steps(examples, batch_size, private=False) == steps
+    assert default_steps(examples, batch_size, DENSE, private=False) == steps
 
 
 @pytest.mark.parametrize("epsilon", [1.0, 10.0])
@@ -36,22 +53,32 @@ def test_ordinary_sizes(examples, batch_size, steps):
 def test_all_steps_together_leave_the_same_noise_in_an_output(epsilon, batch_size):
     """η₀/(1-m) · zΔ√T/S · g = 4.5 wherever the run has enough signal."""
     the_plan = plan(4000, epsilon, batch_size)
-    rate = private_recipe(the_plan, hidden=1000).learning_rate
+    rate = private_recipe(the_plan, DENSE).learning_rate
     left = rate / 0.1 * the_plan.noise_multiplier * math.sqrt(the_plan.steps) / the_plan.batch_size * math.sqrt(126)
     assert left == pytest.approx(4.5)
 
 
+@pytest.mark.parametrize("rule", [DENSE, convolutional_rule()], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("mode", ["flat", "per-layer"])
+def test_all_steps_together_leave_the_rules_noise_in_a_weight(rule, mode):
+    """Whatever the clipping: layers that are clipped one by one are noised by √L as much."""
+    the_plan = plan(20_000, 1.0, rule=rule, clipping=Clipping(mode, 0.5))
+    reach = 0.5 * math.sqrt(rule.layers if mode == "per-layer" else 1)
+    step = private_recipe(the_plan, rule).learning_rate / 0.1 * the_plan.noise_multiplier * reach / the_plan.batch_size
+    assert step * math.sqrt(the_plan.steps) == pytest.approx(rule.weight_noise)
+
+
 def test_little_signal_means_less_noise_and_no_noise_a_bounded_pace():
-    assert private_recipe(plan(1437, 0.1), hidden=1000).learning_rate < 0.01
-    assert private_recipe(plan(60_000, 100.0), hidden=8).learning_rate == pytest.approx(15.0)
+    assert private_recipe(plan(1437, 0.1), DENSE).learning_rate < 0.01
+    assert private_recipe(plan(60_000, 100.0), dense_rule(8)).learning_rate == pytest.approx(15.0)
 
 
 def test_a_private_recipe_needs_noise():
     ordinary = PrivacyPlan(100, 10, steps=5).calibrate(math.inf, 1e-5)
     for unready in (ordinary, PrivacyPlan(100, 10, steps=5)):
         with pytest.raises(DpvdError, match="calibrate it first"):
-            private_recipe(unready, hidden=10)
-    assert ordinary_recipe(hidden=1000).learning_rate == pytest.approx(15 / 126)
+            private_recipe(unready, DENSE)
+    assert ordinary_recipe(DENSE).learning_rate == pytest.approx(15 / 126)
 
 
 @pytest.mark.parametrize(

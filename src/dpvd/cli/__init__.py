@@ -1,4 +1,7 @@
-"""The command line: ``dpvd train | budget | predict | show``."""
+"""The command line: ``dpvd train | budget | predict | show | doctor``.
+
+A command is loaded when it is asked for: help and version need nothing, a question about a budget no torch.
+"""
 
 import sys
 import traceback
@@ -7,11 +10,8 @@ from typing import Annotated, cast
 import typer
 
 from dpvd import __version__
-from dpvd.cli.budget import budget
 from dpvd.cli.console import fail, say
-from dpvd.cli.predict import predict
-from dpvd.cli.show import show
-from dpvd.cli.train import train
+from dpvd.cli.lazy import lazy_group
 from dpvd.errors import DpvdError
 
 __all__ = ["app", "main"]
@@ -21,15 +21,21 @@ INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 # The class of all wrong uses. Typer exports only this descendant of it, and keeps its parent in different places.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
+# Each is a function in a module of the same name; its first line of help is repeated here to be shown without it.
+COMMANDS = {
+    "train": "Train a model on a data set and write it, its record and its report page into a folder.",
+    "budget": "Show the noise that every accountant asks for at a budget, or the ε it grants to a noise.",
+    "predict": "Predict the class of each example, its probability, and how sure the model is of that probability.",
+    "show": "Show a run's statement, result and settings; of an unfinished run, what it has been charged.",
+    "doctor": "Show versions, threads and what draws the noise, and test the key stream and the noise.",
+}
+
 app = typer.Typer(
+    cls=lazy_group("dpvd.cli", COMMANDS),
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Train neural networks on sensitive data with a differential-privacy guarantee that is true.",
 )
-app.command()(train)
-app.command()(budget)
-app.command()(predict)
-app.command()(show)
 
 
 def _print_version(wanted: bool) -> None:

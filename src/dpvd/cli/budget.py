@@ -1,17 +1,28 @@
 """``dpvd budget``: what a privacy budget costs in noise, by every accountant, and the reverse."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
+from dp_accounting import DpEvent
 from rich.table import Table
 
 from dpvd.cli.console import out, print_json, print_text, say
-from dpvd.cli.options import AsJson, Delta, check_steps, warn_of_large_delta
+from dpvd.cli.options import AsJson, Delta, warn_of_large_delta
 from dpvd.errors import DpvdError, in_unit_interval, positive
-from dpvd.plan import PrivacyPlan, SamplingKind
-from dpvd.privacy import AccountantName, Relation, accountant_for, round_up
+from dpvd.privacy import (
+    AccountantName,
+    Relation,
+    SamplingKind,
+    accountant_for,
+    noise_multiplier_for,
+    round_up,
+    sampled_event,
+    sampling_rate,
+    steps_in,
+)
+from dpvd.privacy import epsilon as epsilon_of
 
 __all__ = ["budget"]
 
@@ -44,19 +55,40 @@ def budget(
         positive(epsilon=epsilon)
     if noise_multiplier is not None:
         _check_noise(noise_multiplier)
-    check_steps(examples, batch_size, epochs)
     in_unit_interval(delta=delta)
-    plan = PrivacyPlan(examples, batch_size, epochs=epochs, relation=relation, sampling=sampling)
+    steps = steps_in(epochs, batch_size=batch_size, examples=examples)
+    question = _Question(examples, batch_size, steps, sampling, relation, delta)
     warn_of_large_delta(delta, examples)
     with say.status("accounting"):
-        answers = [_row(plan, name, epsilon, noise_multiplier, delta) for name in AccountantName]
+        answers = [_row(question, name, epsilon, noise_multiplier) for name in AccountantName]
     rows = [row for row in answers if row is not None]
     if not rows:
         raise DpvdError(f"no accountant has a theorem for {sampling} sampling under the {relation} relation")
     if as_json:
         print_json(rows)
     else:
-        _show(plan, rows, delta, epsilon)
+        _show(question, rows, epsilon)
+
+
+@dataclass(frozen=True)
+class _Question:
+    """All that an account depends on but the noise."""
+
+    examples: int
+    batch_size: int
+    steps: int
+    sampling: SamplingKind
+    relation: Relation
+    delta: float
+
+    def event(self, noise_multiplier: float) -> DpEvent:
+        return sampled_event(
+            self.sampling, noise_multiplier, batch_size=self.batch_size, examples=self.examples, steps=self.steps
+        )
+
+    @property
+    def rate(self) -> float:
+        return sampling_rate(self.batch_size, self.examples)
 
 
 def _check_noise(noise_multiplier: float) -> None:
@@ -67,35 +99,34 @@ def _check_noise(noise_multiplier: float) -> None:
 
 
 def _row(
-    plan: PrivacyPlan, name: AccountantName, epsilon: float | None, noise_multiplier: float | None, delta: float
+    question: _Question, name: AccountantName, epsilon: float | None, noise_multiplier: float | None
 ) -> dict[str, Any] | None:
     """One accountant's answer; None where it has no theorem for the sampling and relation."""
-    if not accountant_for(name, plan.relation).supports(plan.sampler.event(1.0, 1)):
+    relation, delta = question.relation, question.delta
+    if not accountant_for(name, relation).supports(question.event(1.0)):
         return None
     if epsilon is not None:
-        calibrated = plan.calibrate(epsilon, delta, name)
-    else:
-        calibrated = replace(plan, noise_multiplier=noise_multiplier)
-    spent = calibrated.epsilon(delta, name)
-    multiplier = calibrated.noise_multiplier
-    assert multiplier is not None
-    reach = 1 if plan.relation is Relation.ADD_OR_REMOVE else 2
+        noise_multiplier = noise_multiplier_for(epsilon, delta, question.event, accountant=name, relation=relation)
+    assert noise_multiplier is not None  # one of the two was given
+    spent = epsilon_of(question.event(noise_multiplier), delta, accountant=name, relation=relation)
+    reach = 1 if relation is Relation.ADD_OR_REMOVE else 2
     return {
         "accountant": str(name),
-        "noise_multiplier": multiplier,
+        "noise_multiplier": noise_multiplier,
         "epsilon": spent if math.isfinite(spent) else None,
         "delta": delta,
-        "sigma": multiplier * reach / 2,
-        "steps": plan.steps,
-        "sampling_prob": plan.sampling_prob,
+        "sigma": noise_multiplier * reach / 2,
+        "steps": question.steps,
+        "sampling_prob": question.rate,
     }
 
 
-def _show(plan: PrivacyPlan, rows: list[dict[str, Any]], delta: float, epsilon: float | None) -> None:
+def _show(question: _Question, rows: list[dict[str, Any]], epsilon: float | None) -> None:
     reverse = epsilon is None
     given = f"noise {rows[0]['noise_multiplier']:g}" if reverse else f"ε up to {epsilon:g}"
-    print_text(f"{given} at δ = {delta:g}, {plan.relation} relation", "bold")
-    print_text(f"{plan.examples:,} examples, {plan.steps:,} steps, {plan.sampler.describe()}")
+    print_text(f"{given} at δ = {question.delta:g}, {question.relation} relation", "bold")
+    drawn = f"{question.sampling} sampling at rate {question.rate:.6g}"
+    print_text(f"{question.examples:,} examples, {question.steps:,} steps, {drawn}")
     table = Table()
     table.add_column("accountant")
     table.add_column("noise z", justify="right")

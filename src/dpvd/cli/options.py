@@ -5,12 +5,10 @@ from typing import Annotated
 import typer
 
 from dpvd.cli.console import warn
-from dpvd.errors import DpvdError, positive, positive_int
+from dpvd.errors import DpvdError
 from dpvd.privacy import AccountantName
 
-__all__ = ["AsJson", "Delta", "check_steps", "parse_accountant", "warn_of_large_delta"]
-
-MOST_STEPS = 10**7
+__all__ = ["AsJson", "Delta", "parse_accountant", "warn_of_large_delta"]
 
 Delta = Annotated[float, typer.Option(help="δ of the guarantee; below 1/N to mean anything.", show_default=False)]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON on stdout, and nothing else there.")]
@@ -22,21 +20,6 @@ def parse_accountant(name: str) -> AccountantName:
         return AccountantName.parse(name)
     except DpvdError as error:
         raise typer.BadParameter(str(error)) from None
-
-
-def check_steps(examples: int, batch_size: int, epochs: float) -> None:
-    """Refuse more steps than can be accounted for in reasonable time.
-
-    Raises:
-        DpvdError: if there are too many, or a number is out of range.
-    """
-    positive_int(examples=examples, batch_size=batch_size)
-    positive(epochs=epochs)
-    if epochs > MOST_STEPS * batch_size / examples:
-        raise DpvdError(
-            f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more than {MOST_STEPS:,} "
-            "steps: take fewer epochs or larger batches"
-        )
 
 
 def warn_of_large_delta(delta: float, examples: int) -> None:

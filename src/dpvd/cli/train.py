@@ -6,15 +6,16 @@ from typing import Annotated, Any
 
 import typer
 
-from dpvd.cli.console import print_json, print_line, print_text, progress_bar, say
-from dpvd.cli.options import AsJson, Delta, check_steps, parse_accountant, warn_of_large_delta
+from dpvd.cli.console import print_json, print_line, print_text, say
+from dpvd.cli.options import AsJson, Delta, parse_accountant, warn_of_large_delta
+from dpvd.cli.progress import progress_bar
 from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
-from dpvd.plan import SamplingKind
-from dpvd.privacy import AccountantName, Relation
+from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.report import write_report
-from dpvd.runs import Method, RunOptions, RunRecord, Scale, execute, prepare_run
+from dpvd.runs import Method, NetworkKind, RunOptions, RunRecord, Scale, execute, prepare_run
+from dpvd.training import Decay
 
 __all__ = ["train"]
 
@@ -35,8 +36,15 @@ def train(
     scale: Annotated[
         Scale | None, typer.Option(help="Source of the posterior scale ζ (dpvd). Default: privacy.")
     ] = None,
-    hidden: Annotated[int, typer.Option(help="Hidden units.")] = 1000,
+    network: Annotated[
+        NetworkKind, typer.Option(help="mlp: one hidden layer; cnn: two convolutions and one, for images.")
+    ] = NetworkKind.MLP,
+    hidden: Annotated[int | None, typer.Option(help="Hidden units. Default: 1000 for mlp, 32 for cnn.")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="η₀. Default: by the rule.")] = None,
+    decay: Annotated[
+        Decay | None, typer.Option(help="How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.")
+    ] = None,
+    gamma: Annotated[float | None, typer.Option(help="γ of --decay power. Default: 1.")] = None,
     clipping: Annotated[
         ClippingMode | None, typer.Option(help="How gradients are bounded. Default: automatic.")
     ] = None,
@@ -60,6 +68,7 @@ def train(
         epsilon=None if method is Method.NONE else epsilon,
         method=method,
         seed=seed,
+        network=network,
         hidden=hidden,
         batch_size=batch_size,
         epochs=epochs,
@@ -68,6 +77,8 @@ def train(
         sampling=sampling,
         scale=scale,
         learning_rate=learning_rate,
+        decay=decay,
+        gamma=gamma,
         clipping=clipping,
         clip_norm=clip_norm,
         kl_weight=kl_weight,
@@ -76,8 +87,6 @@ def train(
     data = load(dataset, data_dir)
     if method is not Method.NONE:
         warn_of_large_delta(delta, len(data.train_x))
-    if epochs is not None:
-        check_steps(len(data.train_x), len(data.train_x) if batch_size is None else batch_size, epochs)
     with say.status("calibrating the noise"):
         run = prepare_run(options, data)
     folder = out_dir if out_dir is not None else _new_folder(dataset, method)

@@ -39,6 +39,7 @@ class Call:
     aux: list[Tensor | None]  # what the layer told of each draw: the standard deviation it was multiplied by
     edges: list[Any] = field(default_factory=list)  # where the gradient of each output arrives in the graph
     random_state: Tensor | None = None  # of torch's own generator on the CPU when the call began
+    memory: Any = None  # what the rule's own forward pass keeps for its terms
     versions: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dpvd.grads.calls import Call, CannotFactor, Unit, leaves
 from dpvd.grads.rules import RULES
-from dpvd.grads.rules.common import ManyOutputs
+from dpvd.grads.rules.common import Inside, ManyOutputs, OwnForward
 from dpvd.nn import NoiseTape
 
 __all__ = ["Call", "CannotFactor", "Unit", "batch_dims", "find_units", "observe"]
@@ -40,7 +40,7 @@ def find_units(model: nn.Module) -> list[Unit]:
 
 
 def batch_dims(module: nn.Module) -> tuple[int, ...]:
-    """Where the batch is in each output of a module: one output with the batch first, unless its rule says more."""
+    """Where the batch is in each gradient that a module's rule gets: one, with the batch first, unless it says more."""
     rule = RULES.get(type(module))
     return rule.batch_dims(module) if isinstance(rule, ManyOutputs) else (0,)
 
@@ -49,8 +49,9 @@ def batch_dims(module: nn.Module) -> tuple[int, ...]:
 def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
     """Record every call of every unit made inside the block."""
     calls: list[Call] = []
-    handles = []
+    handles: list[Any] = []
     for unit in units:
+        insides: list[Inside] = []  # of calls that have ended, if the unit's rule runs its forward pass
         begun: list[tuple[int, Tensor]] = []  # noise drawn before the running calls (a stack: units may be re-entrant)
 
         def before(module: nn.Module, args: Any, begun: list[tuple[int, Tensor]] = begun) -> None:
@@ -63,12 +64,17 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
             output: Any,
             unit: Unit = unit,
             begun: list[tuple[int, Tensor]] = begun,
+            insides: list[Inside] = insides,
         ) -> None:
             first, random_state = begun.pop()
-            edges = _edges(unit, output)
-            if any(edge is not None for edge in edges):
-                calls.append(Call(unit, args, kwargs, tape.draws[first:], tape.aux[first:], edges, random_state))
+            inside = insides.pop() if insides else Inside(_edges(unit, output), None)
+            if any(edge is not None for edge in inside.edges):
+                drawn = tape.draws[first:], tape.aux[first:]
+                calls.append(Call(unit, args, kwargs, *drawn, inside.edges, random_state, inside.memory))
 
+        rule = RULES.get(type(unit.module))
+        if isinstance(rule, OwnForward):
+            handles.append(_ReplacedForward(unit, rule, insides))
         handles.append(unit.module.register_forward_pre_hook(before))
         handles.append(unit.module.register_forward_hook(after, with_kwargs=True))
     try:
@@ -76,6 +82,22 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
     finally:
         for handle in handles:
             handle.remove()
+
+
+class _ReplacedForward:
+    """Until it is removed, a module's calls run its rule's forward pass."""
+
+    def __init__(self, unit: Unit, rule: OwnForward, insides: list[Inside]) -> None:
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            output, inside = rule.forward(unit, *args, **kwargs)
+            insides.append(inside)
+            return output
+
+        self._attributes = vars(unit.module)
+        self._attributes["forward"] = forward  # found before that of the class
+
+    def remove(self) -> None:
+        del self._attributes["forward"]
 
 
 def _edges(unit: Unit, output: Any) -> list[Any]:

@@ -13,20 +13,23 @@ References:
 
 import hashlib
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import NoReturn, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 
 from dpvd.errors import DpvdError, positive_int
+from dpvd.native import write_key_stream
 
-__all__ = ["BitSource", "SeededBits", "SystemBits", "random_words"]
+__all__ = ["BitSource", "KeyedBits", "SeededBits", "SystemBits", "Window", "random_words"]
 
-_CIPHER_BLOCK = 16  # bytes that one counter value of AES yields
-_ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros writes out the key stream itself
 _REKEY_AFTER = 1 << 30  # bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77
-_POSITION_LIMIT = 1 << 64  # bytes of a seeded stream; its 128-bit counter lasts for 2^132
+_POSITION_LIMIT = 1 << 64  # bytes of a seeded stream; its counter of 16-byte blocks stays below 2^60
 
 _fork_count = 0
 
@@ -49,7 +52,59 @@ class BitSource(Protocol):
         ...
 
 
-class SystemBits:
+@dataclass(frozen=True)
+class Window:
+    """Bytes of a key stream that were given out, once: those from ``start`` to ``start + size``."""
+
+    key: bytes = field(repr=False)
+    start: int
+    size: int
+
+
+class KeyedBits(ABC):
+    """A source whose bytes are the key stream of AES-256 in counter mode.
+
+    It gives out windows of the stream, each byte once; whoever gets one computes its bytes, in pieces and threads of
+    its own if it likes.
+
+    Edge cases:
+        One object serves one thread at a time. A second one that comes in between gets an exception, not the same
+        bits; so does a child that was forked in between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+
+    def windows(self, size: int, unit: int = 1) -> list[Window]:
+        """Give out the next ``size`` bytes, in windows that only end between units, and at the end.
+
+        Raises:
+            RuntimeError: if another thread is just being served, or a key that is needed cannot be had.
+        """
+        with self._alone():
+            return self._next_windows(size, unit)
+
+    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
+        """Overwrite a contiguous buffer with random bytes, or raise."""
+        target, done = _bytes_of(buffer), 0
+        for window in self.windows(len(target)):
+            write_key_stream(window.key, window.start, target[done : done + window.size])
+            done += window.size
+
+    @abstractmethod
+    def _next_windows(self, size: int, unit: int) -> list[Window]: ...
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):  # waiting could last for ever in a forked child
+            raise RuntimeError("this source of random bits serves another thread: give each thread its own")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
+
+class SystemBits(KeyedBits):
     """Random bytes from a cipher whose key comes from the operating system.
 
     Guarantees:
@@ -58,14 +113,15 @@ class SystemBits:
         replaced before ``rekey_after`` bytes are exceeded, long before a counter could repeat.
 
     Edge cases:
-        An empty buffer is legal. Pickling is refused by the cipher: a key is never copied. One object serves
-        one thread at a time; a second thread that interrupts a fill gets an exception, not the same bits.
+        An empty buffer is legal. Copying and pickling are refused: two copies would give out the same bits. One object
+        serves one thread at a time; a second thread that interrupts it gets an exception, not the same bits.
 
     Args:
         rekey_after: most bytes to draw from one key.
 
     Raises:
-        DpvdError: if ``rekey_after`` is not a positive whole number, or a buffer cannot be filled.
+        DpvdError: if ``rekey_after`` is not a positive whole number or too little for what is asked, or a buffer
+            cannot be filled.
         RuntimeError: if the operating system gives no randomness.
 
     >>> buffer = np.zeros(32, dtype=np.uint8)
@@ -78,28 +134,35 @@ class SystemBits:
     private = True
 
     def __init__(self, *, rekey_after: int = _REKEY_AFTER) -> None:
+        super().__init__()
         positive_int(rekey_after=rekey_after)
         self._rekey_after = rekey_after
-        self._piece = min(rekey_after, len(_ZEROS))
         self._take_new_key()
 
-    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
-        """Overwrite a contiguous buffer with random bytes, or raise."""
-        target = _bytes_of(buffer)
-        for start in range(0, len(target), self._piece):
-            piece = target[start : start + self._piece]
-            if self._left < len(piece) or self._owner != _process_identity():
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("SystemBits cannot be copied or pickled: its copy would give out the same bits")
+
+    def _next_windows(self, size: int, unit: int) -> list[Window]:
+        if unit > self._rekey_after:
+            raise DpvdError(f"rekey_after must be at least {unit} for these draws, got {self._rekey_after}")
+        windows = []
+        while size > 0:
+            if self._rekey_after - self._used < min(size, unit) or self._owner != _process_identity():
                 self._take_new_key()
-            self._left -= len(piece)
-            _write_key_stream(self._stream, piece)
+            room = self._rekey_after - self._used
+            taken = size if size <= room else room // unit * unit
+            windows.append(Window(self._key, self._used, taken))
+            self._used += taken
+            size -= taken
+        return windows
 
     def _take_new_key(self) -> None:
-        self._stream = _key_stream(_system_key(), counter=0)
+        self._key = _system_key()
         self._owner = _process_identity()
-        self._left = self._rekey_after
+        self._used = 0
 
 
-class SeededBits:
+class SeededBits(KeyedBits):
     """Reproducible random bytes: the same seed and purpose give the same stream on every machine.
 
     For tests, demonstrations and debugging. Whoever knows the seed can subtract the noise, so nothing drawn
@@ -130,6 +193,7 @@ class SeededBits:
     private = False
 
     def __init__(self, seed: int, purpose: str) -> None:
+        super().__init__()
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise DpvdError(f"seed must be a whole number of at least 0, got {seed!r}")
         # The decimal digits end at the first colon, so no two (seed, purpose) pairs share an encoding.
@@ -145,16 +209,14 @@ class SeededBits:
     def position(self, value: int) -> None:
         if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _POSITION_LIMIT:
             raise DpvdError(f"position must be a whole number from 0 to 2^64 - 1, got {value!r}")
-        counter, offset = divmod(value, _CIPHER_BLOCK)
-        self._stream = _key_stream(self._key, counter)
-        self._stream.update(_ZEROS[:offset])
         self._position = value
 
-    def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
-        """Overwrite a contiguous buffer with the next bytes of the stream."""
-        target = _bytes_of(buffer)
-        _write_key_stream(self._stream, target)
-        self._position += len(target)
+    def _next_windows(self, size: int, unit: int) -> list[Window]:
+        if self._position + size > _POSITION_LIMIT:
+            raise DpvdError("the seeded stream ends after 2^64 bytes: take another seed or purpose")
+        window = Window(self._key, self._position, size)
+        self._position += size
+        return [window]
 
 
 def random_words(count: int, bits: BitSource) -> npt.NDArray[np.uint64]:
@@ -177,24 +239,13 @@ def _system_key() -> bytes:
         ) from error
 
 
-def _key_stream(key: bytes, counter: int) -> CipherContext:
-    mode = modes.CTR(counter.to_bytes(_CIPHER_BLOCK, "big"))
-    return Cipher(algorithms.AES256(key), mode).encryptor()
-
-
-def _write_key_stream(stream: CipherContext, target: memoryview) -> None:
-    for start in range(0, len(target), len(_ZEROS)):
-        piece = target[start : start + len(_ZEROS)]
-        stream.update_into(_ZEROS[: len(piece)], piece)
-
-
-def _bytes_of(buffer: npt.NDArray[np.uint8]) -> memoryview:
+def _bytes_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     if buffer.dtype != np.uint8 or not buffer.flags.c_contiguous or not buffer.flags.writeable:
         raise DpvdError(
             "a buffer for random bytes must be a writeable, contiguous array of uint8; "
             f"got {buffer.dtype} with strides {buffer.strides}: allocate it with np.empty(size, np.uint8)"
         )
-    return buffer.reshape(-1).data
+    return buffer.reshape(-1)
 
 
 def _process_identity() -> tuple[int, int]:

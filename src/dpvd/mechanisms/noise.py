@@ -1,20 +1,18 @@
 """Gaussian noise, and the one place where it is added to protect data."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError, non_negative
-from dpvd.mechanisms.bits import BitSource
+from dpvd.mechanisms.bits import BitSource, KeyedBits
+from dpvd.native import BLOCK_BYTES, BLOCK_DRAWS, bytes_for, draw_from_bytes, draw_from_key
 
 __all__ = ["add_gaussian", "fill_normal", "standard_normal"]
 
 _WORKING_DTYPES = (torch.float32, torch.float64)
-_PAIRS_PER_BLOCK = 1 << 16  # measured: smaller blocks pay for calls, larger ones for memory
-_BYTES_PER_PAIR = 8 + 4  # one 64-bit word for the radius, one 32-bit word for the angle
 
 
 def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -22,12 +20,13 @@ def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.floa
 
     Box and Muller's transform turns two independent uniforms into two independent normals:
 
-        r = √(-2 ln u),   (r cos φ, r sin φ),   u uniform on (0, 1], φ uniform on [-π, π).
+        r = √(-2 ln u),   (r cos φ, r sin φ),   u uniform on (0, 1), φ uniform on (-π, π).
 
     Guarantees:
-        The logarithm, which makes the tails, is taken in double precision of a 63-bit uniform that is finest
-        near 0. So the tails are right up to |x| = √(128 ln 2) ≈ 9.4, beyond which no value is drawn; a true
-        normal does that with probability 5e-21 per draw. The angle has 32 bits, of which float32 keeps 24.
+        u has 63 bits and is finest near 0, where the tails are made. So the tails are right up to
+        |x| = √(128 ln 2) ≈ 9.4, beyond which no value is drawn; a true normal does that with probability 5e-21 per
+        draw. The angle has 32 bits; the distribution is symmetric, and no draw is 0. In float32 a seeded source gives
+        the same draws on every machine, bit for bit.
 
     Edge cases:
         0 draws give an empty tensor; of an odd number's last pair one half is thrown away. The stream of bits
@@ -51,9 +50,7 @@ def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.floa
     if dtype not in _WORKING_DTYPES:
         raise DpvdError(f"normal draws are made in torch.float32 or torch.float64, got {dtype}")
     out = torch.empty(count, dtype=dtype, device="cpu")
-    raw = np.empty(min((count + 1) // 2, _PAIRS_PER_BLOCK) * _BYTES_PER_PAIR, dtype=np.uint8)
-    for start in range(0, count, 2 * _PAIRS_PER_BLOCK):
-        _fill_block(out[start : start + 2 * _PAIRS_PER_BLOCK], raw, bits)
+    _draw(out, 1.0, bits, add=False)
     return out
 
 
@@ -80,7 +77,9 @@ def fill_normal(out: Tensor, std: float, bits: BitSource) -> None:
         if std == 0:
             out.zero_()
         else:
-            out.copy_(standard_normal(out.numel(), bits, out.dtype).mul_(std).view(out.shape))
+            noise = torch.empty(out.shape, dtype=out.dtype, device="cpu")
+            _draw(noise.view(-1), std, bits, add=False)
+            out.copy_(noise)
 
 
 def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> None:
@@ -91,12 +90,14 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
         G = Σ_i clip(g_i) + N(0, std² I),   std = noise multiplier · L2 sensitivity.
 
     Guarantees:
-        Every argument is checked, and all noise is drawn, before the first tensor is touched: after an
-        exception nothing has been changed, and nothing was released with part of its noise.
+        Every argument is checked, and all random bits are secured, before the first tensor is touched: after an
+        exception nothing has been changed, and nothing was released with part of its noise. The noise is that of one
+        flat tensor with all entries in order, however they are cut into tensors.
 
     Edge cases:
         ``std`` 0 leaves the tensors untouched bit for bit and consumes no randomness. No tensors, empty and
-        non-contiguous tensors are legal. A tensor listed under two names gets noise twice.
+        non-contiguous tensors are legal. A tensor listed under two names gets noise twice. Tensors that follow one
+        another in one float32 buffer on the CPU are noised fastest: in one pass, without memory for the noise.
 
     Args:
         tensors: what to protect, by name; float32 or float64, any shape and device.
@@ -115,30 +116,52 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
         _check(name, tensor, std)
     if std == 0 or not tensors:
         return
-    wide = any(tensor.dtype == torch.float64 for tensor in tensors.values())
-    total = sum(tensor.numel() for tensor in tensors.values())
-    noise = standard_normal(total, bits, torch.float64 if wide else torch.float32)  # one draw, then shared out
-    used = 0
     with torch.no_grad():
-        for tensor in tensors.values():
-            draws = noise[used : used + tensor.numel()].view(tensor.shape)
-            tensor.add_(draws.to(tensor), alpha=std)
-            used += tensor.numel()
+        flat = _as_one(tensors.values())
+        if flat is not None:
+            _draw(flat, std, bits, add=True)
+            for tensor in tensors.values():
+                torch.autograd.graph.increment_version(tensor)  # autograd cannot see a write through NumPy
+            return
+        wide = any(tensor.dtype == torch.float64 for tensor in tensors.values())
+        total = sum(tensor.numel() for tensor in tensors.values())
+        noise = torch.empty(total, dtype=torch.float64 if wide else torch.float32, device="cpu")
+        _draw(noise, std, bits, add=False)
+        parts = torch.split(noise, [tensor.numel() for tensor in tensors.values()])
+        for tensor, part in zip(tensors.values(), parts, strict=True):
+            tensor.add_(part.view(tensor.shape).to(tensor))
 
 
-def _fill_block(out: Tensor, raw: np.ndarray[tuple[int], np.dtype[np.uint8]], bits: BitSource) -> None:
-    """Fill at most one block with N(0, 1): cosines first, then as many sines as there is room for."""
-    pairs = (out.numel() + 1) // 2
-    raw = raw[: pairs * _BYTES_PER_PAIR]
-    bits.fill(raw)
-    words = torch.from_numpy(raw[: pairs * 8].view(np.int64))
-    angles = torch.from_numpy(raw[pairs * 8 :].view(np.int32))
-    uniform = words.bitwise_and_((1 << 63) - 1).to(torch.float64).add_(0.5).mul_(2.0**-63)
-    radius = uniform.log_().mul_(-2.0).to(out.dtype).sqrt_()
-    angle = angles.to(out.dtype).mul_(math.pi * 2.0**-31)
-    cosines, sines = out[:pairs], out[pairs:]
-    torch.cos(angle, out=cosines).mul_(radius)
-    torch.sin(angle[: sines.numel()], out=sines).mul_(radius[: sines.numel()])
+def _draw(out: Tensor, std: float, bits: BitSource, *, add: bool) -> None:
+    """Overwrite a flat tensor on the CPU with N(0, std²), or add that to it; bits are secured before it is touched."""
+    array = out.detach().numpy()
+    size = bytes_for(len(array))
+    if not isinstance(bits, KeyedBits):
+        raw = np.empty(size, dtype=np.uint8)
+        bits.fill(raw)
+        draw_from_bytes(array, std, raw, add=add)
+        return
+    begin = 0
+    for window in bits.windows(size, BLOCK_BYTES):
+        end = begin + -(-window.size // BLOCK_BYTES) * BLOCK_DRAWS
+        piece = array[begin:end]
+        draw_from_key(piece, std, window.key, window.start, add=add, threads=torch.get_num_threads())
+        begin = end
+
+
+def _as_one(tensors: Iterable[Tensor]) -> Tensor | None:
+    """The flat float32 tensor on the CPU that these, one directly behind the other, are; None if they are not."""
+    filled = [tensor for tensor in tensors if tensor.numel() > 0]
+    if not filled:
+        return None
+    first, end = filled[0], filled[0].data_ptr()
+    for tensor in filled:
+        if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
+            return None
+        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or tensor.data_ptr() != end:
+            return None
+        end += tensor.numel() * tensor.element_size()
+    return first.as_strided((sum(tensor.numel() for tensor in filled),), (1,))
 
 
 def _check(name: str, tensor: Tensor, std: float) -> None:

@@ -3,6 +3,7 @@
 The layers know nothing of privacy. Noise is drawn per example from a source the caller controls.
 """
 
+from dpvd.nn.attention import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
 from dpvd.nn.compression import Compression, LayerSize, compress
 from dpvd.nn.conv import (
     AdditiveConv1d,
@@ -13,7 +14,8 @@ from dpvd.nn.conv import (
     MultiplicativeConv2d,
     MultiplicativeConv3d,
 )
-from dpvd.nn.convert import Conversion, LayerName, variational
+from dpvd.nn.convert import Conversion, variational
+from dpvd.nn.counterparts import LayerName
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
 from dpvd.nn.families import AdditiveNoise
@@ -24,6 +26,7 @@ from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, ta
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from dpvd.nn.sparse import SparseState, sparse_state
+from dpvd.nn.transformer import VariationalTransformerEncoderLayer
 from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
 
 __all__ = [
@@ -37,6 +40,7 @@ __all__ = [
     "AdditiveGRU",
     "AdditiveLSTM",
     "AdditiveLinear",
+    "AdditiveMultiheadAttention",
     "AdditiveNoise",
     "AdditiveRNN",
     "Approximation",
@@ -53,12 +57,14 @@ __all__ = [
     "MultiplicativeConv2d",
     "MultiplicativeConv3d",
     "MultiplicativeLinear",
+    "MultiplicativeMultiheadAttention",
     "NoiseTape",
     "Prior",
     "Rates",
     "SparseState",
     "Sparsity",
     "VariationalLayer",
+    "VariationalTransformerEncoderLayer",
     "compress",
     "draw",
     "gaussian_sample",

@@ -1,43 +1,25 @@
 """Remove the units that pruning has left without use, so that a sparse network is also a small one."""
 
 import copy
-from collections.abc import Iterator
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
+from dpvd.nn.conv import ConvMap
 from dpvd.nn.linear import DenseMap
+from dpvd.nn.links import LAYERS, Layer, Link, links
 
 __all__ = ["Compression", "LayerSize", "compress"]
 
-# Activations that treat every unit alike and on its own, so that one unit can go without touching the others.
-POINTWISE: tuple[type[nn.Module], ...] = (
-    nn.Identity,
-    nn.Dropout,
-    nn.ReLU,
-    nn.ReLU6,
-    nn.LeakyReLU,
-    nn.ELU,
-    nn.SELU,
-    nn.CELU,
-    nn.GELU,
-    nn.SiLU,
-    nn.Mish,
-    nn.Softplus,
-    nn.Softsign,
-    nn.Sigmoid,
-    nn.LogSigmoid,
-    nn.Tanh,
-    nn.Hardtanh,
-    nn.Hardsigmoid,
-    nn.Hardswish,
-)
+_GEOMETRY = ("kernel_size", "stride", "padding", "dilation", "groups", "padding_mode")
 
 
 @dataclass(frozen=True)
 class LayerSize:
-    """Inputs and outputs of a dense layer before and after."""
+    """Inputs and outputs of a dense layer, or channels of a convolution, before and after."""
 
     name: str
     before: tuple[int, int]
@@ -49,11 +31,19 @@ class LayerSize:
 
 @dataclass(frozen=True)
 class Compression:
-    """What :func:`compress` made of a model. Parameters are those of the means: noise parameters do not count."""
+    """What :func:`compress` made of a model.
+
+    Attributes:
+        layers: sizes of the dense layers and convolutions.
+        parameters_before, parameters_after: of the means; noise parameters do not count.
+        score_before, score_after: what ``score`` said, or None without one.
+    """
 
     layers: tuple[LayerSize, ...]
     parameters_before: int
     parameters_after: int
+    score_before: float | None = None
+    score_after: float | None = None
 
     @property
     def ratio(self) -> float:
@@ -61,27 +51,42 @@ class Compression:
         return self.parameters_before / self.parameters_after if self.parameters_after else float("inf")
 
     def __str__(self) -> str:
-        total = f"parameters: {self.parameters_before:,} became {self.parameters_after:,} ({self.ratio:.1f}x fewer)"
-        return "\n".join([*map(str, self.layers), total])
+        lines = [*map(str, self.layers)]
+        lines.append(
+            f"parameters: {self.parameters_before:,} became {self.parameters_after:,} ({self.ratio:.1f}x fewer)"
+        )
+        if self.score_before is not None:
+            lines.append(f"score: {self.score_before:.4f} became {self.score_after:.4f}")
+        return "\n".join(lines)
 
 
 @torch.no_grad()
-def compress(model: nn.Module) -> tuple[nn.Module, Compression]:
+def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = None) -> tuple[nn.Module, Compression]:
     """Return an ordinary network of the means, without the units that pruning has left without use.
 
-    In an ``nn.Sequential``, between two dense layers with nothing but pointwise activations f between them, unit j goes
+    In an ``nn.Sequential``, between two layers with nothing between them that sees two units at once, unit j (of a
+    convolution: channel j) goes
 
     - if no weight leaves it: nothing of it arrives anywhere; or
-    - if no weight enters it: it has the constant value f(b_j), and w_j f(b_j) is added to the next layer's bias.
+    - if no weight enters it: it has the constant value f(b_j), with f the activations, and w_j f(b_j), summed over the
+      places from which the next layer reads it, is added to that layer's bias.
 
-    A unit that goes may leave others without use, in the layers before and after; they go too.
+    Units stay apart in pointwise activations, and channels also in pooling and, from a convolution to a dense layer, in
+    ``nn.Flatten``. A unit that goes may leave others without use, in the layers before and after; they go too.
 
     Guarantees: the result computes what the model does in eval mode, up to rounding (1e-12 in float64). The model
     itself is untouched. Only parameters are looked at, so a private model stays as private as it is.
 
-    Edge cases: dense variational layers become ``nn.Linear``; the result does not sample any more and is in eval mode.
-    Layers outside such chains keep their size, and so do layers with hooks, the inputs of the first layer and the
-    outputs of the last. A network that has lost everything becomes a constant one, with layers of width 0.
+    Edge cases: dense and convolutional variational layers become torch's; the result does not sample any more and is
+    in eval mode. Layers outside such chains keep their size, and so do layers with hooks or groups, the inputs of the
+    first layer and the outputs of the last. Zeros around an image (padding) differ from a constant other than 0: such a
+    channel stays. A network that has lost everything becomes a constant one, with dense layers of width 0 and
+    convolutions of one channel. Inputs come in batches.
+
+    Args:
+        model: any module, as a rule pruned.
+        score: what to report for the model, in eval mode, and for the result, say the accuracy on test data. It is the
+            only thing here that may look at data.
 
     Returns:
         The smaller model, and the sizes before and after.
@@ -98,83 +103,82 @@ def compress(model: nn.Module) -> tuple[nn.Module, Compression]:
     """
     copied = _means(copy.deepcopy(model)).eval()
     before, parameters_before = _sizes(copied), _count(copied)
+    score_before = None if score is None else float(score(copied))
     chains = [module for module in copied.modules() if type(module).forward is nn.Sequential.forward]
     shrinking = True
     while shrinking:
         shrinking = False
         for chain in chains:
-            for pair in list(_pairs(chain)):
-                shrinking |= _shrink(chain, *pair)
+            for link in list(links(chain)):
+                shrinking |= _shrink(chain, link)
     after = _sizes(copied)
     layers = tuple(LayerSize(name, before[name], after[name]) for name in before)
-    return copied, Compression(layers, parameters_before, _count(copied))
+    score_after = None if score is None else float(score(copied))
+    return copied, Compression(layers, parameters_before, _count(copied), score_before, score_after)
 
 
 def _means(model: nn.Module) -> nn.Module:
-    """The model with ``nn.Linear`` for dense variational layers; each place gets a layer of its own."""
-    if isinstance(model, DenseMap):
-        return _linear(model.mean_weight(), model.bias, like=model.weight)
+    """The model with torch's layers for variational ones of the same maps; each place gets a layer of its own."""
+    if isinstance(model, DenseMap | ConvMap):
+        return _layer(model, model.mean_weight(), model.bias)
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
-            if isinstance(child, DenseMap):
-                parent._modules[name] = _linear(child.mean_weight(), child.bias, like=child.weight)
+            if isinstance(child, DenseMap | ConvMap):
+                parent._modules[name] = _layer(child, child.mean_weight(), child.bias)
     return model
 
 
-def _pairs(chain: nn.Module) -> Iterator[tuple[str, list[nn.Module], str]]:
-    """Names of two dense layers, and the pointwise activations between them."""
-    last: str | None = None
-    between: list[nn.Module] = []
-    for name, module in chain._modules.items():  # named_children() would skip the repeats of a module
-        if module is None:
-            continue
-        if _is_dense(module):
-            if last is not None:
-                yield last, between, name
-            last, between = name, []
-        elif type(module) in POINTWISE:
-            between = [*between, module]
-        else:
-            last = None
-
-
-def _shrink(chain: nn.Module, first_name: str, between: list[nn.Module], second_name: str) -> bool:
+def _shrink(chain: nn.Module, link: Link) -> bool:
     """Take the useless units between two layers out; whether there were any."""
-    first, second = chain.get_submodule(first_name), chain.get_submodule(second_name)
-    assert isinstance(first, nn.Linear)
-    assert isinstance(second, nn.Linear)
-    used = (first.weight != 0).any(1) & (second.weight != 0).any(0)
+    first: Layer = chain.get_submodule(link.first)  # type: ignore[assignment]
+    second: Layer = chain.get_submodule(link.second)  # type: ignore[assignment]
+    units = len(first.weight)
+    places = math.prod(second.weight.shape[1:]) // max(units, 1)
+    reads = second.weight.reshape(len(second.weight), units, places)
+    value, constant = link.constants(first, second)
+    used = ~constant & (reads != 0).any(2).any(0)
+    if type(first) is not nn.Linear and not used.any():
+        used[0] = True  # torch has no convolution without channels
     if used.all():
         return False
-    value = first.weight.new_zeros(first.out_features) if first.bias is None else first.bias.clone()
-    for activation in between:
-        value = activation(value)
-    constant = second.weight[:, ~used] @ value[~used]  # a unit whose value is not constant has no weight here
-    bias = constant if second.bias is None else second.bias + constant
+    folded = reads.sum(2)[:, ~used] @ value[~used]  # a unit whose value is not constant has no weight here
+    bias = folded if second.bias is None else second.bias + folded
+    second_bias = None if second.bias is None and not folded.any() else bias
     first_bias = None if first.bias is None else first.bias[used]
-    second_bias = None if second.bias is None and not constant.any() else bias
-    setattr(chain, first_name, _linear(first.weight[used], first_bias, like=first.weight))
-    setattr(chain, second_name, _linear(second.weight[:, used], second_bias, like=second.weight))
+    inputs = used.repeat_interleave(second.weight.shape[1] // units)  # several places of a channel, after Flatten
+    setattr(chain, link.first, _layer(first, first.weight[used], first_bias))
+    setattr(chain, link.second, _layer(second, second.weight[:, inputs], second_bias))
     return True
 
 
-def _is_dense(module: nn.Module) -> bool:
-    plain = type(module) is nn.Linear and set(module._parameters) == {"weight", "bias"}  # not reparametrised
-    return plain and not module._forward_hooks and not module._forward_pre_hooks
-
-
-def _linear(weight: Tensor, bias: Tensor | None, like: Tensor) -> nn.Linear:
-    """A dense layer with copies of these values, in eval mode, that is trainable if ``like`` is."""
-    layer = nn.Linear(1, 1, device="meta")  # initialises nothing and draws nothing
-    layer.out_features, layer.in_features = weight.shape
-    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=like.requires_grad)
-    values = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=like.requires_grad)
+def _layer(like: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
+    """A torch layer with copies of these values, in eval mode, otherwise as the given one (plain or variational)."""
+    assert isinstance(like, LAYERS)
+    layer: Layer
+    if isinstance(like, nn.Linear):
+        layer = nn.Linear(1, 1, device="meta")  # initialises nothing and draws nothing
+        layer.out_features, layer.in_features = weight.shape
+    else:
+        kind = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(like, kind))
+        geometry = {name: getattr(like, name) for name in _GEOMETRY}
+        layer = kind(like.groups, like.groups, **geometry, device="meta")
+        layer.out_channels, layer.in_channels = weight.shape[0], weight.shape[1] * like.groups
+    trainable = like.weight.requires_grad
+    layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=trainable)
+    values = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=trainable)
     layer.register_parameter("bias", values)
     return layer.eval()
 
 
 def _sizes(model: nn.Module) -> dict[str, tuple[int, int]]:
-    return {name: (m.in_features, m.out_features) for name, m in model.named_modules() if type(m) is nn.Linear}
+    """Inputs and outputs, by name."""
+    sizes = {}
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear):
+            sizes[name] = module.in_features, module.out_features
+        elif isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            sizes[name] = module.in_channels, module.out_channels
+    return sizes
 
 
 def _count(model: nn.Module) -> int:

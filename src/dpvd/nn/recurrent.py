@@ -1,5 +1,6 @@
 """Recurrent layers with noise on their weights: one draw for each example and sequence."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -7,12 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.errors import DpvdError
+from dpvd.nn.cells import CELLS
 from dpvd.nn.families import AdditiveNoise
-from dpvd.nn.functional import noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.priors import Prior
-from dpvd.nn.unroll import LinearMap, as_sequence, directions, unroll
+from dpvd.nn.scan import Noise
+from dpvd.nn.unroll import Weights, WeightsOf, directions, own_weights, unroll
 
 __all__ = ["AdditiveGRU", "AdditiveLSTM", "AdditiveRNN", "AdditiveRecurrent"]
 
@@ -61,8 +63,7 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
 
     def blocks(self, matrix: Tensor) -> dict[str, Tensor]:
         """Split [..., Σ in] into the parts of the weight matrices, by name."""
-        widths = [getattr(self, name).shape[1] for name in self.names]
-        return dict(zip(self.names, torch.split(matrix, widths, -1), strict=True))
+        return dict(zip(self.names, torch.split(matrix, self._widths, -1), strict=True))
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """That of one weight matrix."""
@@ -82,37 +83,44 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         if not is_sampling(self) and self.kept is None:
             return super(VariationalLayer, self).forward(input, hx)  # that of the torch layer
+        return unroll(self, input, hx, self.weights_for(input))
+
+    def weights_for(self, input: Tensor) -> WeightsOf:
+        """The means, and if the layer samples also noise, drawn anew for this input."""
         if not isinstance(input, Tensor) or input.dim() != 3:
             raise DpvdError(
                 f"{type(self).__name__} draws noise for each example and takes one tensor of dimension 3; "
                 "pad sequences of unequal length instead of packing them, and give a single one a batch of 1"
             )
-        x, state = as_sequence(self, input, hx)
-        gates = sum(len(getattr(self, name)) for name in self.names)
-        noise = draw((x.shape[1], gates), x) if is_sampling(self) else None
-        outputs, ends = unroll(self, x, state, self.gate_map(noise))
-        return outputs.transpose(0, 1) if self.batch_first else outputs, ends if len(ends) > 1 else ends[0]
+        own, noise = own_weights(self), self._draw_noise(input)
+        kept = {} if self.kept is None else self.blocks(self.kept)
 
-    def gate_map(self, noise: Tensor | None) -> LinearMap:
-        """The map from a value to noisy pre-activations, for one draw [B, matrices · gates], or without noise."""
-        means, variances = self.blocks(self.mean_weight()), self.blocks(self.weight_variance().expand_as(self.weight))
-        draws = None if noise is None else self.noise_of(noise)
+        def weights_of(end: str) -> Weights:
+            weights, ih, hh = own(end), f"weight_ih_{end}", f"weight_hh_{end}"
+            if kept:
+                weights = replace(weights, ih=weights.ih * kept[ih], hh=weights.hh * kept[hh])
+            return replace(weights, noise_ih=noise.get(ih), noise_hh=noise.get(hh))
 
-        def linear_map(name: str, value: Tensor) -> Tensor:
-            bias = getattr(self, name.replace("weight", "bias")) if self.bias else None
-            mean = self.linear_map(value, means[name], bias)
-            return mean if draws is None else mean + gate_std(value, variances[name]) * draws[name]
+        return weights_of
 
-        return linear_map
+    def _draw_noise(self, input: Tensor) -> dict[str, Noise]:
+        """By matrix; nothing where the layer does not sample."""
+        if not is_sampling(self):
+            return {}
+        gates, count = CELLS[self.mode].blocks * self.hidden_size, input.shape[0 if self.batch_first else 1]
+        draws = draw((count, len(self.names) * gates), input).chunk(len(self.names), 1)
+        variances = self.blocks(self._variance_rows()).values()
+        return {name: Noise(*parts) for name, *parts in zip(self.names, variances, draws, strict=True)}
 
-    def noise_of(self, noise: Tensor) -> dict[str, Tensor]:
-        """One draw [B, matrices · gates] by the name of the matrix."""
-        return dict(zip(self.names, noise.chunk(len(self.names), 1), strict=True))
+    def _variance_rows(self) -> Tensor:
+        """σ² as [gates, Σ in], or as one row where all gates share it: v then is one number for each example."""
+        if self.rates is Rates.WEIGHT or self.kept is not None:
+            return self.weight_variance()
+        return self.log_sigma2.exp().expand(1, sum(self._widths))
 
-
-def gate_std(value: Tensor, variance: Tensor) -> Tensor:
-    """√(x²σ²) for inputs [..., in] and variances [gates, in] of the weights."""
-    return noise_std(F.linear(value.square(), variance))
+    @property
+    def _widths(self) -> list[int]:
+        return [getattr(self, name).shape[1] for name in self.names]
 
 
 class AdditiveRNN(AdditiveRecurrent, nn.RNN):  # type: ignore[misc]

@@ -13,21 +13,27 @@ __all__ = ["SparseState", "sparse_state"]
 
 @dataclass(frozen=True)
 class SparseState:
-    """The state of a network's means, matrices with enough zeros in compressed sparse rows.
+    """The state of a network's means, weights with enough zeros in compressed sparse rows.
 
     Attributes:
-        tensors: by name, as in the state of the ordinary network.
+        tensors: by name, as in the state of the ordinary network; what is sparse is a matrix, whose rows are the output
+            units (channels, of a convolution).
+        shapes: the tensors' shapes in that state.
         dense_bytes: what the tensors take when all are dense.
         bytes: what they take as they are.
     """
 
     tensors: dict[str, Tensor]
+    shapes: dict[str, torch.Size]
     dense_bytes: int
     bytes: int
 
     def to_dense(self) -> dict[str, Tensor]:
         """The state with all tensors dense, for ``load_state_dict``."""
-        return {name: t.to_dense() if t.layout is torch.sparse_csr else t for name, t in self.tensors.items()}
+        return {
+            name: t.to_dense().reshape(self.shapes[name]) if t.layout is torch.sparse_csr else t
+            for name, t in self.tensors.items()
+        }
 
     def __str__(self) -> str:
         sparse = sum(tensor.layout is torch.sparse_csr for tensor in self.tensors.values())
@@ -36,13 +42,13 @@ class SparseState:
 
 @torch.no_grad()
 def sparse_state(model: nn.Module) -> SparseState:
-    """Return the state of the model's means with its sparse matrices in compressed rows (CSR, 32-bit indices).
+    """Return the state of the model's means with its sparse weights in compressed rows (CSR, 32-bit indices).
 
     Guarantees: ``to_dense`` gives back the values bit for bit, and loads into the ordinary network and into the
     variational one. Only parameters are looked at, so a private model stays as private as it is.
 
-    Edge cases: noise parameters and masks are left out. A matrix that would be larger as a sparse one stays dense, and
-    so do tensors that are not matrices.
+    Edge cases: noise parameters and masks are left out. A weight that would be larger as a sparse matrix stays dense,
+    and so do vectors. A convolution's weight [out, in, *kernel] is taken as the matrix [out, in · kernel].
 
     >>> layer = nn.Linear(100, 10)
     >>> _ = nn.init.eye_(layer.weight)
@@ -57,17 +63,19 @@ def sparse_state(model: nn.Module) -> SparseState:
     }
     dense = {name: value.detach().clone() for name, value in model.state_dict().items() if name not in noise}
     tensors = {name: _smaller(value) for name, value in dense.items()}
-    return SparseState(tensors, sum(map(_bytes, dense.values())), sum(map(_bytes, tensors.values())))
+    shapes = {name: value.shape for name, value in dense.items()}
+    return SparseState(tensors, shapes, sum(map(_bytes, dense.values())), sum(map(_bytes, tensors.values())))
 
 
 def _smaller(value: Tensor) -> Tensor:
-    if value.dim() != 2:
+    if value.dim() < 2 or not value.numel():
         return value
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
-        rows = value.to_sparse_csr()
+        matrix = value.flatten(1)
+        rows = matrix.to_sparse_csr()
         starts, columns = rows.crow_indices().int(), rows.col_indices().int()
-        rows = torch.sparse_csr_tensor(starts, columns, rows.values(), value.shape, check_invariants=True)
+        rows = torch.sparse_csr_tensor(starts, columns, rows.values(), matrix.shape, check_invariants=True)
     return rows if _bytes(rows) < _bytes(value) else value
 
 

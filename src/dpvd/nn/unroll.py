@@ -1,61 +1,118 @@
-"""The recurrence of ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` written out, with its linear maps left to the caller."""
+"""The recurrence of ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` written out: all layers, both directions."""
 
 from collections.abc import Callable
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
-__all__ = ["LinearMap", "State", "as_sequence", "directions", "unroll"]
+from dpvd.nn.cells import CELLS, State
+from dpvd.nn.scan import Noise, before, scan
 
-State: TypeAlias = tuple[Tensor, ...]
-"""The hidden state h, and for an LSTM also the cell c."""
-
-LinearMap: TypeAlias = Callable[[str, Tensor], Tensor]
-"""``linear_map(name, value)``: the pre-activations that the weight of this name gives (its bias included)."""
-
-_Cell: TypeAlias = Callable[[Tensor, Tensor, State], State]
+__all__ = ["Pass", "Weights", "WeightsOf", "directions", "own_weights", "unroll"]
 
 
-def unroll(layer: nn.RNNBase, x: Tensor, state: State, linear_map: LinearMap) -> tuple[Tensor, State]:
-    """What the layer computes, step by step, with ``linear_map`` in place of its matrix products.
+@dataclass(frozen=True)
+class Weights:
+    """What one layer multiplies with in one direction, and the noise on it."""
 
-    At depth l every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. The first is asked for once for the
-    whole sequence, ``linear_map("weight_ih_l0", x [T, B, in])``, the second once for each step,
-    ``linear_map("weight_hh_l0", h [B, hidden])``; "_reverse" is added for the backward direction. An LSTM with
-    ``proj_size`` also asks for ``linear_map("weight_hr_l0", h)``, which has no bias.
+    ih: Tensor
+    hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+    hr: Tensor | None = None
+    noise_ih: Noise | None = None
+    noise_hh: Noise | None = None
+
+    def detach(self) -> "Weights":
+        """The same as constants."""
+        parts: list[Any] = [None if value is None else value.detach() for value in vars(self).values()]
+        return Weights(*parts)
+
+
+WeightsOf: TypeAlias = Callable[[str], Weights]
+"""``weights_of("l0_reverse")``: by what the names of the parameters end in."""
+
+
+@dataclass
+class Pass:
+    """What one layer computed in one direction, for a reader who wants gradients by example.
+
+    Attributes:
+        end: what the names of the layer's parameters in this direction end in.
+        weights: what it multiplied with.
+        inputs: [T, B, in].
+        hidden: h_t, [T, B, hidden].
+        start: the first h.
+        raw: h_t before their projection, or None.
+        std: by matrix, "ih" and "hh", the standard deviation of its noise at each step, [T, B, gates] or [T, B, 1].
+        edges: by matrix, where in the graph the gradient [T, B, gates] of what it gave arrives; "hh" is left out
+            where it is that of "ih".
+    """
+
+    end: str
+    weights: Weights
+    inputs: Tensor
+    start: Tensor
+    hidden: Tensor = field(init=False)
+    raw: Tensor | None = None
+    std: dict[str, Tensor] = field(default_factory=dict)
+    edges: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def reverse(self) -> bool:
+        return self.end.endswith("_reverse")
+
+    def before(self) -> Tensor:
+        """h_(t-1), [T, B, hidden]."""
+        return before(self.hidden.detach(), self.start, self.reverse)
+
+
+def unroll(
+    layer: nn.RNNBase, x: Tensor, state: Any, weights_of: WeightsOf, passes: list[Pass] | None = None
+) -> tuple[Tensor, Any]:
+    """What ``layer(x, state)`` computes, with these weights in place of its own.
 
     Edge cases: dropout between the layers is drawn from torch's generator, in the order of the layer itself.
 
     Args:
         layer: any of the three.
-        x: [T, B, in], time first.
-        state: one tensor [depth · directions, B, hidden], two for an LSTM.
-        linear_map: the pre-activations of a weight.
+        x: [T, B, in], or [B, T, in] if the layer has the batch first.
+        state: as the layer takes it; None for zeros.
+        weights_of: the weights of each layer and direction.
+        passes: a list that is filled with what was computed. The weights are taken as constants then: gradients
+            arrive at the edges of the passes, and go on to x and the state only.
 
     Returns:
-        The outputs [T, B, directions · hidden] and the last state, shaped like ``state``.
+        What the layer returns.
 
-    >>> layer = nn.GRU(3, 2)
-    >>> x, start = torch.randn(4, 5, 3), torch.zeros(1, 5, 2)
-    >>> plain = lambda name, v: F.linear(v, getattr(layer, name), getattr(layer, name.replace("weight", "bias")))
-    >>> torch.allclose(unroll(layer, x, (start,), plain)[0], layer(x)[0], atol=1e-6)
+    >>> layer = nn.GRU(3, 2, num_layers=2, batch_first=True)
+    >>> x = torch.randn(5, 4, 3)
+    >>> torch.allclose(unroll(layer, x, None, own_weights(layer))[0], layer(x)[0], atol=1e-6)
     True
     """
+    x = x.transpose(0, 1) if layer.batch_first else x
+    starts = _start(layer, x, state)
     ends: list[State] = []
     for depth in range(layer.num_layers):
         outputs = []
         for suffix in directions(layer):
-            start = tuple(part[len(ends)] for part in state)
-            inputs = linear_map(f"weight_ih_l{depth}{suffix}", x)
-            hidden, end = _scan(layer, inputs, start, linear_map, f"l{depth}{suffix}")
+            end = f"l{depth}{suffix}"
+            start = tuple(part[len(ends)] for part in starts)
+            one = Pass(end, weights_of(end), x.detach(), start[0].detach())
+            hidden, last = _run(layer.mode, x, start, one, constant=passes is not None)
             outputs.append(hidden)
-            ends.append(end)
+            ends.append(last)
+            if passes is not None:
+                passes.append(one)
         x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         if depth < layer.num_layers - 1:
             x = F.dropout(x, layer.dropout, layer.training)
-    return x, tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+    last_state = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
+    return x.transpose(0, 1) if layer.batch_first else x, last_state if len(last_state) > 1 else last_state[0]
 
 
 def directions(layer: nn.RNNBase) -> tuple[str, ...]:
@@ -63,46 +120,51 @@ def directions(layer: nn.RNNBase) -> tuple[str, ...]:
     return ("", "_reverse") if layer.bidirectional else ("",)
 
 
-def as_sequence(layer: nn.RNNBase, x: Tensor, state: Tensor | State | None) -> tuple[Tensor, State]:
-    """The arguments of a layer as :func:`unroll` takes them: time first, a tuple, zeros where no state is given."""
-    x = x.transpose(0, 1) if layer.batch_first else x
+def own_weights(layer: nn.RNNBase) -> WeightsOf:
+    """Those that the layer has."""
+
+    def weights_of(end: str) -> Weights:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        parts: list[Any] = [getattr(layer, f"{name}_{end}", None) for name in names]
+        return Weights(*parts)
+
+    return weights_of
+
+
+def _run(mode: str, x: Tensor, start: State, one: Pass, *, constant: bool) -> tuple[Tensor, State]:
+    """One layer in one direction; the pass is completed."""
+    cell, w = CELLS[mode], one.weights.detach() if constant else one.weights
+    bias, offset = (_sum(w.bias_ih, w.bias_hh), None) if cell.sums else (w.bias_ih, _offset(w, x))
+    a = F.linear(x, w.ih, bias)
+    if w.noise_ih is not None:
+        one.std["ih"] = w.noise_ih.std(x)
+        a.addcmul_(one.std["ih"], w.noise_ih.draw)
+    projected = None if w.hr is None else w.hr.new_zeros(1).expand(*x.shape[:2], len(w.hr))
+    if constant:
+        arriving = {"ih": a, "hh": offset, "hr": projected}
+        one.edges = {name: get_gradient_edge(v.requires_grad_()) for name, v in arriving.items() if v is not None}
+    hidden, last, std, one.raw = scan(
+        cell, a, offset, w.hh, start, reverse=one.reverse, noise=w.noise_hh, projection=w.hr, projected=projected
+    )
+    one.hidden = hidden
+    if std is not None:
+        one.std["hh"] = std
+    return hidden, last
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    return None if first is None or second is None else first + second
+
+
+def _offset(weights: Weights, x: Tensor) -> Tensor:
+    """b_hh, or zero, for each step and example, without being written out."""
+    bias = weights.hh.new_zeros(1) if weights.bias_hh is None else weights.bias_hh
+    return bias.expand(*x.shape[:2], len(weights.hh))
+
+
+def _start(layer: nn.RNNBase, x: Tensor, state: Any) -> State:
+    """The state as a tuple, zeros where none is given."""
     if state is None:
         sizes = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 2 if layer.mode == "LSTM" else 1]
-        return x, tuple(x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], size) for size in sizes)
-    return x, state if isinstance(state, tuple) else (state,)
-
-
-def _scan(layer: nn.RNNBase, inputs: Tensor, state: State, linear_map: LinearMap, end: str) -> tuple[Tensor, State]:
-    """One layer in one direction: all hidden states in the order of time, and the state it ends in."""
-    cell, backward = _CELLS[layer.mode], end.endswith("_reverse")
-    hidden = []
-    for step in reversed(list(inputs)) if backward else inputs:
-        state = cell(step, linear_map(f"weight_hh_{end}", state[0]), state)
-        if layer.proj_size:
-            state = (linear_map(f"weight_hr_{end}", state[0]), *state[1:])
-        hidden.append(state[0])
-    return torch.stack(hidden[::-1] if backward else hidden), state
-
-
-def _lstm(a: Tensor, b: Tensor, state: State) -> State:
-    i, f, g, o = (a + b).chunk(4, -1)
-    cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
-    return o.sigmoid() * cell.tanh(), cell
-
-
-def _gru(a: Tensor, b: Tensor, state: State) -> State:
-    (a_r, a_z, a_n), (b_r, b_z, b_n) = a.chunk(3, -1), b.chunk(3, -1)
-    update = (a_z + b_z).sigmoid()
-    candidate = (a_n + (a_r + b_r).sigmoid() * b_n).tanh()
-    return ((1 - update) * candidate + update * state[0],)
-
-
-def _rnn_tanh(a: Tensor, b: Tensor, state: State) -> State:
-    return ((a + b).tanh(),)
-
-
-def _rnn_relu(a: Tensor, b: Tensor, state: State) -> State:
-    return ((a + b).relu(),)
-
-
-_CELLS: dict[str, _Cell] = {"LSTM": _lstm, "GRU": _gru, "RNN_TANH": _rnn_tanh, "RNN_RELU": _rnn_relu}
+        return tuple(x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], size) for size in sizes)
+    return state if isinstance(state, tuple) else (state,)

@@ -10,12 +10,14 @@ from dpvd.privacy.events import fixed_size_event, poisson_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.ledger import Ledger
 from dpvd.privacy.names import AccountantName, Relation
+from dpvd.privacy.sampled import SamplingKind, sampled_event, sampling_rate, steps_in
 
 __all__ = [
     "AccountantName",
     "Guarantee",
     "Ledger",
     "Relation",
+    "SamplingKind",
     "accountant_for",
     "epsilon",
     "epsilon_curve",
@@ -23,5 +25,8 @@ __all__ = [
     "noise_multiplier_for",
     "poisson_event",
     "round_up",
+    "sampled_event",
+    "sampling_rate",
     "steps_for",
+    "steps_in",
 ]

@@ -9,12 +9,10 @@ from dpvd.errors import DpvdError, in_unit_interval, positive
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.events import Step, count_steps
 from dpvd.privacy.names import AccountantName, Relation
+from dpvd.privacy.sampled import MOST_STEPS
 from dpvd.privacy.search import edge_of_budget
 
 __all__ = ["epsilon", "epsilon_curve", "noise_multiplier_for", "steps_for"]
-
-MAX_STEPS = 10**8
-"""``steps_for`` looks no further."""
 
 _NOISE_RANGE = (1e-3, 1e7)
 
@@ -131,7 +129,7 @@ def steps_for(
 
     Guarantees: that number has been accounted and costs at most ``epsilon``; one more costs more.
 
-    Edge cases: 0 if a single step is too many; never more than ``MAX_STEPS``.
+    Edge cases: 0 if a single step is too many; never more than ``MOST_STEPS``.
 
     Args:
         epsilon: the budget, above 0.
@@ -154,7 +152,7 @@ def steps_for(
     def spent(steps: float) -> float:
         return _account(event_for(int(steps)), delta, name, pairs)
 
-    found = edge_of_budget(spent, epsilon, start=1000, thrifty=1, costly=MAX_STEPS, whole=True)
+    found = edge_of_budget(spent, epsilon, start=1000, thrifty=1, costly=MOST_STEPS, whole=True)
     return 0 if found is None else int(found)
 
 

@@ -1,20 +1,13 @@
-"""Epsilon by numerical composition of privacy loss distributions, through dp-accounting.
+"""Epsilon by numerical composition of privacy loss distributions: which pair, which grid.
 
-The profile of one step is put on a grid by the pessimistic connect-the-dots method and composed by fast
-Fourier transform. Rounding is always towards more privacy loss.
-
-References: Doroshenko et al. (2022), arXiv 2207.04380v1.
+The arithmetic is in :mod:`dpvd.privacy.discrete`. Rounding is always towards more privacy loss.
 """
 
 import math
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
+from functools import lru_cache, partial
 
-import numpy as np
-from dp_accounting.pld.pld_pmf import PLDPmf, create_pmf_pessimistic_connect_dots_fixed_gap
-from dp_accounting.pld.privacy_loss_distribution import PrivacyLossDistribution
-
-from dpvd.privacy.bounds import Array
+from dpvd.privacy.discrete import GridTooFine, LossGrid, composed_epsilon, loss_grid
 from dpvd.privacy.events import Sampling, Step
 from dpvd.privacy.names import Relation
 from dpvd.privacy.profiles import (
@@ -48,11 +41,13 @@ def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> 
         relation: which data sets count as neighbours.
     """
     spacing = min(grid_spacing(step) for step in steps)
-    parts = [_step_distribution(step, relation, spacing).self_compose(n) for step, n in steps.items()]
-    total = parts[0]
-    for part in parts[1:]:
-        total = total.compose(part)
-    return float(total.get_epsilon_for_delta(delta))
+    orders = 1 if relation is Relation.REPLACE_ONE else 2
+    while True:
+        grids = [(_step_losses(step, relation, spacing), count) for step, count in steps.items()]
+        try:
+            return max(composed_epsilon([(pair[i], n) for pair, n in grids], delta) for i in range(orders))
+        except GridTooFine:  # so many or so large losses that a coarser grid resolves them as well
+            spacing *= 2
 
 
 def grid_spacing(step: Step) -> float:
@@ -68,24 +63,15 @@ def grid_spacing(step: Step) -> float:
 
 
 @lru_cache(maxsize=32)
-def _step_distribution(step: Step, relation: Relation, spacing: float) -> PrivacyLossDistribution:
-    """Return the privacy loss distribution of one step on the grid."""
+def _step_losses(step: Step, relation: Relation, spacing: float) -> tuple[LossGrid, ...]:
+    """Return the losses of one step on the grid: for every order of its pair that is composed by itself."""
     z, q = step.noise_multiplier, step.sampling_prob
-    top = largest_loss(z, q)
-    if step.sampling is Sampling.FIXED_SIZE:
-        return PrivacyLossDistribution(_on_grid(fixed_size_profile, z, q, -top, top, spacing))
-    if relation is Relation.REPLACE_ONE:
-        return PrivacyLossDistribution(_on_grid(replace_profile, z, q, -top, top, spacing))
-    bottom = smallest_loss(z, q)
-    remove = _on_grid(remove_profile, z, q, bottom, top, spacing)
-    return PrivacyLossDistribution(remove, _on_grid(add_profile, z, q, -top, -bottom, spacing))
-
-
-def _on_grid(
-    profile: Callable[[float, float, Array], Array], z: float, q: float, low: float, high: float, spacing: float
-) -> PLDPmf:
-    """Return a distribution on multiples of ``spacing`` whose profile lies on or above the given one."""
-    first, last = math.floor(low / spacing), math.ceil(high / spacing)
-    epsilons = spacing * np.arange(first, last + 1, dtype=np.float64)
-    deltas = np.clip(profile(z, q, epsilons), 0.0, 1.0)
-    return create_pmf_pessimistic_connect_dots_fixed_gap(spacing, first, last, deltas)
+    top, bottom = largest_loss(z, q), smallest_loss(z, q)
+    if relation is Relation.REPLACE_ONE:  # pairs that are the same in either order
+        both = partial(fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile, z, q)
+        return (loss_grid(both, both, spacing, highest=top, lowest=-top),)
+    remove, add = partial(remove_profile, z, q), partial(add_profile, z, q)
+    return (
+        loss_grid(remove, add, spacing, highest=top, lowest=min(bottom, 0.0)),
+        loss_grid(add, remove, spacing, highest=max(-bottom, 0.0), lowest=-top),
+    )

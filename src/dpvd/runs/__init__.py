@@ -1,5 +1,6 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
+from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.measure import predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
@@ -9,6 +10,7 @@ from dpvd.runs.trained import TrainedRun
 
 __all__ = [
     "Method",
+    "NetworkKind",
     "NetworkSpec",
     "PreparedRun",
     "RunOptions",

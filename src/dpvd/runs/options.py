@@ -5,9 +5,10 @@ from typing import Any
 
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import ClippingMode
-from dpvd.plan import SamplingKind
-from dpvd.privacy import AccountantName, Relation
+from dpvd.privacy import AccountantName, Relation, SamplingKind
+from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.network import Method, Scale
+from dpvd.training import Decay
 
 __all__ = ["RunOptions"]
 
@@ -27,7 +28,8 @@ class RunOptions:
     epsilon: float | None = None
     method: Method = Method.DPVD
     seed: int = 0
-    hidden: int = 1000
+    network: NetworkKind = NetworkKind.MLP
+    hidden: int | None = None
     batch_size: int | None = None
     epochs: float | None = None
     accountant: AccountantName = AccountantName.PLD
@@ -35,6 +37,8 @@ class RunOptions:
     sampling: SamplingKind = SamplingKind.POISSON
     scale: Scale | None = None
     learning_rate: float | None = None
+    decay: Decay | None = None
+    gamma: float | None = None
     clipping: ClippingMode | None = None
     clip_norm: float | None = None
     kl_weight: float | None = None
@@ -49,9 +53,9 @@ class RunOptions:
             positive(epsilon=self.epsilon)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
             raise DpvdError(f"seed must be a whole number from 0 to {SEEDS - 1}, got {self.seed!r}")
-        positive_int(hidden=self.hidden)
-        if self.batch_size is not None:
-            positive_int(batch_size=self.batch_size)
+        for name in ("hidden", "batch_size"):
+            if getattr(self, name) is not None:
+                positive_int(**{name: getattr(self, name)})
         for name in ("epochs", "learning_rate", "clip_norm"):
             value = getattr(self, name)
             if value is None:
@@ -59,8 +63,11 @@ class RunOptions:
             positive(**{name: value})
             if not LEAST <= value <= MOST:
                 raise DpvdError(f"{name} must lie between {LEAST:g} and {MOST:g}, got {value!r}")
-        if self.kl_weight is not None:
-            non_negative(kl_weight=self.kl_weight)
+        for name in ("kl_weight", "gamma"):
+            if getattr(self, name) is not None:
+                non_negative(**{name: getattr(self, name)})
+        if self.gamma is not None and self.decay is not Decay.POWER:
+            raise DpvdError("gamma is the exponent of the power decay η₀/t^γ: give --decay power with it")
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"a posterior scale can be chosen for method dpvd only, not for {self.method}")
 
@@ -68,9 +75,11 @@ class RunOptions:
         """Accept names as plain text too."""
         parsed = {
             "method": choice(self.method, Method, "method"),
+            "network": choice(self.network, NetworkKind, "network"),
             "accountant": AccountantName.parse(self.accountant),
             "relation": choice(self.relation, Relation, "relation"),
             "sampling": choice(self.sampling, SamplingKind, "sampling"),
+            "decay": None if self.decay is None else choice(self.decay, Decay, "decay"),
             "scale": None if self.scale is None else choice(self.scale, Scale, "scale"),
             "clipping": None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping"),
         }

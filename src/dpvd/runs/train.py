@@ -18,6 +18,7 @@ from dpvd.data import Dataset
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
+from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.folder import begin_folder, take_up_folder
 from dpvd.runs.measure import alpha_histograms, predict_dist, quick_look, sparsity_counts, test_measures
 from dpvd.runs.network import Method, NetworkSpec, Scale
@@ -26,6 +27,7 @@ from dpvd.runs.record import RunRecord
 from dpvd.training import (
     INPUT_NORM,
     FitResult,
+    NetworkRule,
     Progress,
     Recipe,
     default_batch_size,
@@ -43,6 +45,7 @@ SAMPLES = 32
 
 # The constants of the default rule were chosen on splits of the training parts of these data sets.
 RULE_CHOSEN_ON = ("digits", "mnist")
+HIDDEN = {NetworkKind.MLP: 1000, NetworkKind.CNN: 32}
 
 
 @dataclass(frozen=True)
@@ -63,17 +66,12 @@ def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
         DpvdError: if the options contradict each other or the data.
     """
     network = _network(options, dataset)
-    plan = _plan(options, dataset)
-    if options.method is Method.NONE:
-        recipe = ordinary_recipe(hidden=network.hidden)
-    else:
-        recipe = private_recipe(plan, hidden=network.hidden)
-        if options.method is Method.SVI:
-            recipe = replace(recipe, weight_decay=1 / len(dataset.train_x))  # a standard normal prior
-    if options.learning_rate is not None:
-        recipe = replace(recipe, learning_rate=options.learning_rate)
-    if options.kl_weight is not None:
-        recipe = replace(recipe, kl_weight=options.kl_weight)
+    plan = _plan(options, dataset, network.rule)
+    recipe = ordinary_recipe(network.rule) if options.method is Method.NONE else private_recipe(plan, network.rule)
+    if options.method is Method.SVI:
+        recipe = replace(recipe, weight_decay=1 / len(dataset.train_x))  # a standard normal prior
+    chosen = {name: getattr(options, name) for name in ("learning_rate", "decay", "gamma", "kl_weight")}
+    recipe = replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
     return PreparedRun(options, dataset, network, plan, recipe)
 
 
@@ -107,6 +105,7 @@ def execute(
         resume=resume,
         generator=torch.Generator().manual_seed(run.options.seed),
         on_step=on_step,
+        micro_batch=run.network.micro_batch,
     )
     probabilities, _ = predict_dist(model, test_x, samples=SAMPLES)
     if not torch.isfinite(probabilities).all():
@@ -124,10 +123,20 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
     if options.method is Method.DPVD:
         scale = options.scale or Scale.PRIVACY
     features = math.prod(dataset.feature_shape)
-    return NetworkSpec(features, options.hidden, dataset.classes, scale, input_norm=INPUT_NORM, centred=dataset.pixels)
+    convolutional = options.network is NetworkKind.CNN
+    return NetworkSpec(
+        features,
+        HIDDEN[options.network] if options.hidden is None else options.hidden,
+        dataset.classes,
+        scale,
+        input_norm=math.sqrt(features) if convolutional else INPUT_NORM,
+        centred=dataset.pixels,
+        kind=options.network,
+        image=dataset.feature_shape if dataset.pixels and convolutional else None,
+    )
 
 
-def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
+def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPlan:
     examples = len(dataset.train_x)
     private = options.method is not Method.NONE
     batch_size = default_batch_size(examples, private=private) if options.batch_size is None else options.batch_size
@@ -136,7 +145,7 @@ def _plan(options: RunOptions, dataset: Dataset) -> PrivacyPlan:
     plan = PrivacyPlan(
         examples=examples,
         batch_size=batch_size,
-        steps=0 if options.epochs is not None else default_steps(examples, batch_size, private=private),
+        steps=0 if options.epochs is not None else default_steps(examples, batch_size, rule, private=private),
         epochs=options.epochs,
         clipping=Clipping(
             clipping.mode if options.clipping is None else options.clipping,
@@ -198,4 +207,10 @@ def _finite(value: float) -> float | None:
 
 def _describe(layer: nn.Module) -> str:
     name = type(layer).__name__
-    return f"{name} {layer.in_features}→{layer.out_features}" if isinstance(layer, nn.Linear) else name
+    match layer:
+        case nn.Linear():
+            return f"{name} {layer.in_features}→{layer.out_features}"
+        case nn.Conv2d():
+            return f"{name} {layer.in_channels}→{layer.out_channels} of {'×'.join(map(str, layer.kernel_size))}"
+        case _:
+            return name

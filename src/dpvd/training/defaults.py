@@ -1,10 +1,11 @@
 """The default rule: batch size, steps, clipping and recipe from public numbers alone.
 
-The rule knows the number of examples, the budget (through the calibrated noise) and the shape of the network; it
-never looks at the data. The documentation ("Default recipe") has the measurements behind its constants.
+The rule knows the number of examples, the budget (through the calibrated noise) and the kind and width of the network;
+it never looks at the data. The documentation ("Default recipe") has the measurements behind its constants.
 """
 
 import math
+from dataclasses import dataclass
 
 from dpvd.errors import DpvdError, positive_int
 from dpvd.grads import Clipping, ClippingMode
@@ -15,15 +16,18 @@ from dpvd.training.schedules import Decay
 __all__ = [
     "INPUT_NORM",
     "PRE_ACTIVATION",
+    "NetworkRule",
+    "convolutional_rule",
     "default_batch_size",
     "default_clipping",
     "default_steps",
+    "dense_rule",
     "ordinary_recipe",
     "private_recipe",
 ]
 
 INPUT_NORM = 4.0
-"""The L2 norm that every example's features are scaled to."""
+"""The L2 norm that every example's features are scaled to for a network with one hidden layer."""
 
 PRE_ACTIVATION = 0.5
 """Standard deviation of a hidden unit's input at the start, whatever the number of features: the first layer's weights
@@ -34,15 +38,49 @@ AVERAGE = 0.1
 
 # Private training: large batches, few steps, and a learning rate that follows from the noise.
 PRIVATE_BATCH = 2048
-FULL_BATCH_STEPS = 100
-LOGIT_NOISE = 4.5  # what all steps together may leave in an output of the network
 ENOUGH_SIGNAL = 400.0  # below this signal-to-noise ratio of the whole run less noise is better than faster learning
-LARGEST_MOVE = 150.0  # bound on what momentum can add up to: beyond it narrow networks do not learn
 KL_WEIGHT, KL_WARMUP = 0.01, 0.5
 
 # Ordinary training.
 ORDINARY_BATCH, ORDINARY_STEPS, ORDINARY_EPOCHS = 128, 1000, 10
-ORDINARY_PACE = 150.0
+
+
+@dataclass(frozen=True)
+class NetworkRule:
+    """What the rule has to know of a network.
+
+    Args:
+        layers: how many layers per-layer clipping would clip.
+        full_batch_steps: private steps when every step sees all examples.
+        weight_noise: standard deviation of the noise that all steps together may leave in a weight, were the learning
+            rate constant.
+        largest_move: bound on η₀/(1 - momentum) under privacy, for runs with hardly any noise to limit the pace.
+        ordinary_move: η₀/(1 - momentum) without privacy.
+    """
+
+    layers: int
+    full_batch_steps: int
+    weight_noise: float
+    largest_move: float
+    ordinary_move: float
+
+
+def dense_rule(hidden: int) -> NetworkRule:
+    """For one hidden layer of ReLU units that starts as described above.
+
+    With g = √(p² H / 2 + 1), the norm of an output's gradient at the start (p the pre-activation), noise of 4.5/g in
+    every weight is noise of 4.5 in an output, whatever the width H.
+    """
+    positive_int(hidden=hidden)
+    gain = math.sqrt(PRE_ACTIVATION**2 * hidden / 2 + 1)
+    return NetworkRule(
+        layers=2, full_batch_steps=100, weight_noise=4.5 / gain, largest_move=150.0, ordinary_move=150.0 / gain**2
+    )
+
+
+def convolutional_rule() -> NetworkRule:
+    """For two convolutions and a hidden layer of tanh units, on images with pixels of mean square 1."""
+    return NetworkRule(layers=4, full_batch_steps=100, weight_noise=0.04, largest_move=10.0, ordinary_move=0.5)
 
 
 def default_batch_size(examples: int, *, private: bool) -> int:
@@ -51,12 +89,14 @@ def default_batch_size(examples: int, *, private: bool) -> int:
     return min(examples, PRIVATE_BATCH if private else ORDINARY_BATCH)
 
 
-def default_steps(examples: int, batch_size: int, *, private: bool) -> int:
-    """100 (N/S)^(1/3) private steps: each costs privacy. Ordinary ones are free: 10 epochs, at least 1000 steps."""
+def default_steps(examples: int, batch_size: int, rule: NetworkRule, *, private: bool) -> int:
+    """F (N/S)^(1/3) private steps, F those of full batches: each costs privacy. Ordinary ones are free: 10 epochs, at
+    least 1000 steps.
+    """
     positive_int(examples=examples, batch_size=batch_size)
     ratio = examples / batch_size
     if private:
-        return math.ceil(FULL_BATCH_STEPS * math.cbrt(ratio))
+        return math.ceil(rule.full_batch_steps * math.cbrt(ratio))
     return math.ceil(max(ORDINARY_STEPS, ORDINARY_EPOCHS * ratio))
 
 
@@ -65,25 +105,27 @@ def default_clipping() -> Clipping:
     return Clipping(ClippingMode.AUTOMATIC, clip_norm=1.0)
 
 
-def private_recipe(plan: PrivacyPlan, *, hidden: int) -> Recipe:
-    """The recipe for a calibrated plan and a network with one hidden layer that starts as described above.
+def private_recipe(plan: PrivacyPlan, rule: NetworkRule) -> Recipe:
+    """The recipe for a calibrated plan and a kind of network.
 
-    The learning rate makes the privacy noise that all steps together leave in an output of the network the same,
-    whatever the budget, the batch size, the number of steps and the width:
+    The learning rate makes the privacy noise that all steps together leave in the network the same, whatever the
+    budget, the batch size and the number of steps:
 
         r   = S √T / (zΔ)                          signal to noise of the whole run
-        κ   = 4.5 min(1, √(r / 400))               the noise to be left in an output
-        g   = √(p² H / 2 + 1)                      norm of an output's gradient at the start, p the pre-activation
-        η₀  = (1 - m) min(150, κ S / (g zΔ √T))
+        ω   = ω₀ min(1, √(r / 400))                the noise to be left in a weight, ω₀ and M by the network's rule
+        η₀  = (1 - m) min(M, ω S / (zΔ √T))
+
+    Raises:
+        DpvdError: if the plan has no noise.
     """
     if not plan.noise_multiplier:
         raise DpvdError("a private recipe needs a plan with noise: calibrate it first")
-    noise = plan.noise_std(plan.clipping.sensitivity(plan.relation, groups=2))
+    noise = plan.noise_std(plan.clipping.sensitivity(plan.relation, groups=rule.layers))
     signal = plan.batch_size * math.sqrt(plan.steps) / noise
-    kappa = LOGIT_NOISE * min(1.0, math.sqrt(signal / ENOUGH_SIGNAL))
-    move = kappa * plan.batch_size / (_gain(hidden) * noise * math.sqrt(plan.steps))
+    left = rule.weight_noise * min(1.0, math.sqrt(signal / ENOUGH_SIGNAL))
+    move = left * plan.batch_size / (noise * math.sqrt(plan.steps))
     return Recipe(
-        learning_rate=(1 - MOMENTUM) * min(move, LARGEST_MOVE),
+        learning_rate=(1 - MOMENTUM) * min(move, rule.largest_move),
         momentum=MOMENTUM,
         decay=Decay.LINEAR,
         kl_weight=KL_WEIGHT,
@@ -92,12 +134,7 @@ def private_recipe(plan: PrivacyPlan, *, hidden: int) -> Recipe:
     )
 
 
-def ordinary_recipe(*, hidden: int) -> Recipe:
-    """The recipe without privacy, for the same network."""
-    rate = (1 - MOMENTUM) * ORDINARY_PACE / _gain(hidden) ** 2
+def ordinary_recipe(rule: NetworkRule) -> Recipe:
+    """The recipe without privacy, for the same kind of network."""
+    rate = (1 - MOMENTUM) * rule.ordinary_move
     return Recipe(learning_rate=rate, momentum=MOMENTUM, decay=Decay.LINEAR, average=AVERAGE)
-
-
-def _gain(hidden: int) -> float:
-    """Norm of the gradient of one output of the network at its start."""
-    return math.sqrt(PRE_ACTIVATION**2 * hidden / 2 + 1)

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from dpvd.grads.calls import Call
 
 __all__ = [
+    "Inside",
     "ManyOutputs",
+    "OwnForward",
     "Rule",
     "Terms",
     "rows",
@@ -41,6 +43,32 @@ class ManyOutputs:
 
     def __call__(self, layer: Any, call: "Call", *grads: Tensor | None) -> Terms:
         return self.terms(layer, call, *grads)
+
+
+@dataclass(frozen=True)
+class Inside:
+    """What is left of a module's inside when a rule has run its forward pass.
+
+    Args:
+        edges: where in the graph the gradients arrive that the rule wants.
+        memory: what else it needs for its terms.
+    """
+
+    edges: list[Any]
+    memory: Any
+
+
+@dataclass(frozen=True)
+class OwnForward(ManyOutputs):
+    """A rule that wants gradients from inside a module, and so runs the module's forward pass itself.
+
+    Args:
+        terms: ``terms(layer, call, *grads)``, with the gradient at each of the edges, None where none arrived.
+        batch_dims: for a layer, where the batch is in the gradient at each edge.
+        forward: ``forward(unit, *args, **kwargs)``: what the module returns, and what is left of its inside.
+    """
+
+    forward: Callable[..., tuple[Any, Inside]]
 
 
 def rows(factor: Tensor) -> Tensor:

@@ -1,0 +1,196 @@
+"""Which implementation draws: the compiled kernels if they were built, else NumPy and OpenSSL."""
+
+import os
+from dataclasses import dataclass
+from importlib import import_module
+from types import ModuleType
+
+import numpy as np
+import numpy.typing as npt
+
+from dpvd.errors import DpvdError
+from dpvd.native import pure
+
+__all__ = [
+    "BLOCK_BYTES",
+    "BLOCK_DRAWS",
+    "Implementation",
+    "bytes_for",
+    "draw_from_bytes",
+    "draw_from_key",
+    "implementation_in_use",
+    "write_key_stream",
+]
+
+BLOCK_DRAWS = 2 * pure.BLOCK_PAIRS
+"""Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
+
+BLOCK_BYTES = pure.BLOCK_PAIRS * pure.BYTES_PER_PAIR
+"""Bytes that one block takes."""
+
+_BLOCKS_AT_ONCE = 16  # measured: fewer pay for calls, more for memory
+_DRAWS_PER_THREAD = 1 << 15  # measured: below, waking a thread costs more than it saves
+_KEY_SIZE = 32
+
+_Bytes = npt.NDArray[np.uint8]
+_Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """What draws noise in this process.
+
+    Attributes:
+        compiled: whether the compiled kernels do; NumPy otherwise.
+        transform: instruction set of the transform.
+        cipher: what writes the key stream.
+        hint: what to do for more speed, or an empty string.
+    """
+
+    compiled: bool
+    transform: str
+    cipher: str
+    hint: str
+
+
+def implementation_in_use() -> Implementation:
+    """Say what draws noise in this process.
+
+    >>> isinstance(implementation_in_use().compiled, bool)
+    True
+    """
+    kernels = _in_use()
+    if kernels is not None:
+        return Implementation(True, kernels.TRANSFORM, kernels.CIPHER or "openssl", "")
+    if _kernels is not None:
+        return Implementation(False, "numpy", "openssl", "DPVD_NATIVE=0 switches the compiled kernels off: unset it")
+    hint = "the compiled kernels were not built: install a C compiler, then dpvd again, for noise several times as fast"
+    return Implementation(False, "numpy", "openssl", hint)
+
+
+def bytes_for(count: int) -> int:
+    """Return how many bytes ``count`` draws take.
+
+    >>> bytes_for(3)
+    24
+    """
+    return (count + 1) // 2 * pure.BYTES_PER_PAIR
+
+
+def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
+    """Overwrite ``out`` with the key stream of AES-256 in counter mode, from counter 0 and byte ``start`` of it on.
+
+    Args:
+        key: 32 bytes.
+        start: at least 0; the stream ends after 2^64 bytes.
+        out: contiguous, one-dimensional and writeable.
+
+    Raises:
+        DpvdError: if the key has another size or the stream ends before.
+    """
+    _check_stream(key, start, len(out))
+    kernels = _in_use()
+    if kernels is not None and kernels.CIPHER:
+        kernels.key_stream(key, start, out)
+    else:
+        pure.write_key_stream(key, start, out.data)
+
+
+def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, add: bool = False, threads: int = 1) -> None:
+    """Overwrite ``out`` with independent draws from N(0, std²), or add them to it, made from a key stream.
+
+    Guarantees:
+        The same key, start, count and dtype give the same draws whatever the implementation and the threads: in
+        float32 bit for bit, on every machine; in float64 up to the rounding of the machine's own logarithm, sine and
+        cosine. In float32 the result is std · draw, rounded, and then added, rounded.
+
+    Edge cases:
+        No draws are legal. Small draws use one thread however many are allowed.
+
+    Args:
+        out: contiguous, one-dimensional, float32 or float64.
+        std: standard deviation.
+        key: 32 bytes.
+        start: byte of the key stream to begin at; ``bytes_for(len(out))`` bytes are used.
+        add: whether to add to what is there.
+        threads: most threads to use.
+
+    Raises:
+        DpvdError: if an array or the key is not of this form.
+    """
+    _check_out(out)
+    _check_stream(key, start, bytes_for(len(out)))
+    kernels = _in_use()
+    if kernels is not None and kernels.CIPHER and out.dtype == np.float32:
+        useful = max(1, min(threads, len(out) // _DRAWS_PER_THREAD))
+        kernels.normals_from_stream(key, start, out, std, add, useful)
+        return
+    step = _BLOCKS_AT_ONCE * BLOCK_DRAWS
+    raw = np.empty(bytes_for(min(len(out), step)), dtype=np.uint8)
+    for begin in range(0, len(out), step):
+        piece = out[begin : begin + step]
+        words = raw[: bytes_for(len(piece))]
+        write_key_stream(key, start + bytes_for(begin), words)
+        draw_from_bytes(piece, std, words, add=add)
+
+
+def draw_from_bytes(out: _Floats, std: float, raw: _Bytes, *, add: bool = False) -> None:
+    """Overwrite ``out`` with independent draws from N(0, std²), or add them to it, made from random bytes.
+
+    The draws are those that `draw_from_key` makes when its key stream has these bytes.
+
+    Args:
+        out: contiguous, one-dimensional, float32 or float64.
+        std: standard deviation.
+        raw: ``bytes_for(len(out))`` independent, uniformly random bytes, contiguous.
+        add: whether to add to what is there.
+
+    Raises:
+        DpvdError: if an array is not of this form.
+    """
+    _check_out(out)
+    if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (bytes_for(len(out)),):
+        raise DpvdError(
+            f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype} of shape {raw.shape}"
+        )
+    kernels = _in_use()
+    if kernels is not None and out.dtype == np.float32:
+        kernels.normals_from_bytes(raw, out, std, add)
+        return
+    draws = np.empty_like(out)
+    pure.normals(raw, draws)
+    draws *= draws.dtype.type(std)
+    if add:
+        out += draws
+    else:
+        out[:] = draws
+
+
+def _load_kernels() -> ModuleType | None:
+    try:
+        return import_module("dpvd.native._kernels")
+    except ImportError:  # not built, or built for another system
+        return None
+
+
+_kernels = _load_kernels()
+
+
+def _in_use() -> ModuleType | None:
+    """The compiled kernels, unless they are missing or DPVD_NATIVE=0 switches them off."""
+    return None if os.environ.get("DPVD_NATIVE") == "0" else _kernels
+
+
+def _check_out(out: _Floats) -> None:
+    if out.dtype not in (np.float32, np.float64) or out.ndim != 1 or not out.flags.carray:
+        raise DpvdError(
+            "draws go into a contiguous, writeable, one-dimensional array of float32 or float64; "
+            f"got {out.dtype} of shape {out.shape} with strides {out.strides}"
+        )
+
+
+def _check_stream(key: bytes, start: int, size: int) -> None:
+    if len(key) != _KEY_SIZE:
+        raise DpvdError(f"the key of a stream has {_KEY_SIZE} bytes, got {len(key)}")
+    if start < 0 or start + size > 1 << 64:
+        raise DpvdError(f"a key stream has bytes 0 to 2^64 - 1, asked for {size} from {start} on")

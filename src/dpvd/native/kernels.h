@@ -1,0 +1,39 @@
+/* What the parts of the extension share: key stream in, noise out. */
+
+#ifndef DPVD_KERNELS_H
+#define DPVD_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the words of the key stream are little-endian; without this extension dpvd uses NumPy"
+#endif
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define DPVD_X86 1 /* code for later instruction sets is compiled beside the baseline and chosen when it runs */
+#else
+#define DPVD_X86 0
+#endif
+
+enum { BLOCK_PAIRS = 1024, BYTES_PER_PAIR = 12, BLOCK_BYTES = BLOCK_PAIRS * BYTES_PER_PAIR };
+
+/* Fill out[0..count) with std * N(0, 1), or add that to it; count is at most 2 * BLOCK_PAIRS. `words` holds three
+   planes of (count + 1) / 2 words: high and low halves for the radius, then angles. */
+typedef void transform_block(const uint32_t *words, float *out, size_t count, float std, int add);
+
+/* Set what the processor does best, and return its name. */
+const char *choose_transform(transform_block **chosen);
+
+/* The 15 round keys of AES-256. */
+typedef struct {
+    unsigned char bytes[15 * 16];
+} round_keys;
+
+/* Return the name of the processor's AES instructions, or NULL: then the two functions below must not be called. */
+const char *choose_cipher(void);
+void expand_key(const unsigned char key[32], round_keys *keys);
+/* Write bytes start .. start + size of the key stream in counter mode, from counter 0 and any byte on. */
+void write_key_stream(const round_keys *keys, uint64_t start, unsigned char *out, size_t size);
+
+#endif

@@ -1,0 +1,149 @@
+/* The Python face of the extension: buffers in, buffers filled, the interpreter free meanwhile. Sizes are checked here;
+   dtypes, and which arguments make sense, in implementation.py. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <string.h>
+
+#include "kernels.h"
+
+/* What this processor does best; set when the module is loaded. */
+static transform_block *transform;
+static const char *cipher;
+
+/* Where block `index` of a draw of `count` begins in `out`, and how many draws it has. */
+static size_t first_of(size_t index) { return index * 2 * BLOCK_PAIRS; }
+
+static size_t draws_of(size_t index, size_t count) {
+    size_t left = count - first_of(index);
+    return left < 2 * BLOCK_PAIRS ? left : 2 * BLOCK_PAIRS;
+}
+
+static size_t blocks_for(size_t count) { return count / (2 * BLOCK_PAIRS) + (count % (2 * BLOCK_PAIRS) != 0); }
+
+static size_t bytes_for(size_t count) { return (count / 2 + count % 2) * BYTES_PER_PAIR; }
+
+static int is_float_buffer(const Py_buffer *out) {
+    if (out->len % (Py_ssize_t)sizeof(float) == 0 && (uintptr_t)out->buf % sizeof(float) == 0) return 1;
+    PyErr_SetString(PyExc_ValueError, "out must hold whole, aligned float32 values");
+    return 0;
+}
+
+static int is_key(const Py_buffer *key) {
+    if (cipher == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "this processor has no AES instructions");
+        return 0;
+    }
+    if (key->len == 32) return 1;
+    PyErr_SetString(PyExc_ValueError, "key must have 32 bytes");
+    return 0;
+}
+
+static PyObject *finish(int done, Py_buffer *in, Py_buffer *out) {
+    PyBuffer_Release(in);
+    PyBuffer_Release(out);
+    if (!done) return NULL;
+    return Py_NewRef(Py_None);
+}
+
+static PyObject *key_stream(PyObject *module, PyObject *args) {
+    Py_buffer key, out;
+    unsigned long long start;
+    round_keys keys;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*Kw*", &key, &start, &out)) return NULL;
+    int valid = is_key(&key);
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        expand_key(key.buf, &keys);
+        write_key_stream(&keys, start, out.buf, (size_t)out.len);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &key, &out);
+}
+
+/* Blocks are independent, so any number of threads gives the same draws. The words of a block stay in the cache. */
+static void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int add,
+                             int threads) {
+    long long blocks = (long long)blocks_for(count);
+#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
+    for (long long i = 0; i < blocks; i++) {
+        uint32_t words[BLOCK_BYTES / sizeof(uint32_t)];
+        size_t draws = draws_of((size_t)i, count);
+        write_key_stream(keys, start + (uint64_t)i * BLOCK_BYTES, (unsigned char *)words, bytes_for(draws));
+        transform(words, out + first_of((size_t)i), draws, std, add);
+    }
+}
+
+static PyObject *normals_from_stream(PyObject *module, PyObject *args) {
+    Py_buffer key, out;
+    unsigned long long start;
+    float std;
+    int add, threads;
+    round_keys keys;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*Kw*fpi", &key, &start, &out, &std, &add, &threads)) return NULL;
+    int valid = is_key(&key) && is_float_buffer(&out);
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        expand_key(key.buf, &keys);
+        draw_from_stream(&keys, start, out.buf, (size_t)out.len / sizeof(float), std, add, threads);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &key, &out);
+}
+
+static void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std, int add) {
+    uint32_t words[BLOCK_BYTES / sizeof(uint32_t)];
+    for (size_t i = 0; i < blocks_for(count); i++) {
+        size_t draws = draws_of(i, count);
+        memcpy(words, raw + i * BLOCK_BYTES, bytes_for(draws)); /* bytes need not be aligned as words */
+        transform(words, out + first_of(i), draws, std, add);
+    }
+}
+
+static PyObject *normals_from_bytes(PyObject *module, PyObject *args) {
+    Py_buffer raw, out;
+    float std;
+    int add;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*fp", &raw, &out, &std, &add)) return NULL;
+    int valid = is_float_buffer(&out);
+    size_t count = (size_t)out.len / sizeof(float);
+    if (valid && (size_t)raw.len != bytes_for(count)) {
+        PyErr_Format(PyExc_ValueError, "%zu draws take %zu bytes, got %zd", count, bytes_for(count), raw.len);
+        valid = 0;
+    }
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        draw_from_bytes(raw.buf, out.buf, count, std, add);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &raw, &out);
+}
+
+static PyMethodDef methods[] = {
+    {"key_stream", key_stream, METH_VARARGS, "key_stream(key, start, out): AES-256-CTR from byte start on."},
+    {"normals_from_stream", normals_from_stream, METH_VARARGS,
+     "normals_from_stream(key, start, out, std, add, threads): float32 noise from the key stream."},
+    {"normals_from_bytes", normals_from_bytes, METH_VARARGS,
+     "normals_from_bytes(raw, out, std, add): float32 noise from given bytes."},
+    {NULL, NULL, 0, NULL},
+};
+
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_kernels", .m_size = 0, .m_methods = methods};
+
+PyMODINIT_FUNC PyInit__kernels(void) {
+    const char *instructions = choose_transform(&transform);
+    cipher = choose_cipher();
+    PyObject *module = PyModule_Create(&definition);
+    if (module == NULL) return NULL;
+    if (PyModule_AddStringConstant(module, "TRANSFORM", instructions) < 0 ||
+        PyModule_AddStringConstant(module, "CIPHER", cipher ? cipher : "") < 0 ||
+        PyModule_AddIntConstant(module, "BLOCK_PAIRS", BLOCK_PAIRS) < 0) {
+        Py_DECREF(module);
+        return NULL;
+    }
+    return module;
+}

@@ -1,0 +1,213 @@
+"""Multi-head attention with noise on the weights of its four linear maps. The noise is in ``families``."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from dpvd.errors import DpvdError, choice
+from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
+from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.functional import noise_std
+from dpvd.nn.layer import Rates, VariationalLayer
+from dpvd.nn.noise import draw, is_sampling
+from dpvd.nn.priors import Prior
+
+__all__ = ["AdditiveMultiheadAttention", "AttentionMap", "MultiplicativeMultiheadAttention", "projected_std"]
+
+
+class AttentionMap(VariationalLayer, nn.MultiheadAttention):
+    """The four linear maps of ``nn.MultiheadAttention``, each with noise √v ε on what it gives, v = x²∗Var(θ).
+
+    Noise is drawn for each example, position and output unit, as in a dense layer that is called on a sequence: at
+    every position it has the distribution that noise on the weights would have caused; that positions share weights,
+    and so would be correlated, is left out. (One ε for a whole sequence would shift all keys alike wherever inputs
+    are normalised, and a softmax does not see such a shift.)
+
+    Attributes:
+        weight: the means of all weights, [E, E + kdim + vdim + E]: the matrices of query, key, value and output side
+            by side. Noise parameters, ``kept`` and ``log_alpha()`` have the same form.
+    """
+
+    @property
+    def weight(self) -> Tensor:  # type: ignore[override]
+        return torch.cat(list(matrices(self).values()), 1)
+
+    def blocks(self, values: Tensor) -> dict[str, Tensor]:
+        """Split [..., Σ in] into the parts of the four matrices, by role."""
+        widths = [self.embed_dim, self.kdim, self.vdim, self.embed_dim]
+        return dict(zip(ROLES, torch.split(values, widths, -1), strict=True))
+
+    def variances(self) -> dict[str, Tensor]:
+        """Variances of the weights by role: [E, in], or less where weights share one: [in] or []."""
+        return self.blocks(self.weight_variance())
+
+    def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """That of one matrix."""
+        return F.linear(x, weight, bias)
+
+    @torch.no_grad()
+    def prune(self, threshold: float) -> None:
+        if self.prunable:
+            self.kept = self.log_alpha() < threshold
+            for matrix, kept in zip(matrices(self).values(), self.blocks(self.kept).values(), strict=True):
+                matrix.masked_fill_(~kept, 0.0)
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        arguments = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        if not is_sampling(self) and self.kept is None:
+            return nn.MultiheadAttention.forward(self, *arguments)
+        if query.dim() != 3:
+            raise DpvdError(
+                f"{type(self).__name__} draws noise for each example and takes batches of sequences, of dimension 3, "
+                f"not {query.dim()}; give a single sequence a batch of 1"
+            )
+        count = query.shape[0 if self.batch_first else 1]
+        return attention(self, self.projection(self.draw_noise(query, key)), own_keys(self, count), *arguments)
+
+    def draw_noise(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+        """The noise of one call by role, [B, T, E] each, in one draw; {} if the layer does not sample."""
+        if not is_sampling(self):
+            return {}
+        time, batch = (1, 0) if self.batch_first else (0, 1)
+        queries, keys = query.shape[time], key.shape[time]
+        lengths = [queries, keys, keys, queries]
+        noise = draw((query.shape[batch], sum(lengths), self.embed_dim), query)
+        return dict(zip(ROLES, torch.split(noise, lengths, 1), strict=True))
+
+    def projection(self, noise: dict[str, Tensor]) -> Projection:
+        """The four linear maps with this noise, or without any."""
+        means, shifts = self.blocks(self.mean_weight()), biases(self)
+        variances = self.variances() if noise else {}
+
+        def project(role: str, x: Tensor) -> Tensor:
+            mean = self.linear_map(x, means[role], shifts[role])
+            return mean + projected_std(x, variances[role]) * noise[role] if noise else mean
+
+        return project
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}{super().extra_repr()}"
+
+
+def projected_std(x: Tensor, variance: Tensor) -> Tensor:
+    """√v with v = x²∗Var(θ) for x [..., in]: [..., out], or [..., 1] where all outputs have the same.
+
+    Args:
+        x: the inputs.
+        variance: of the weights, [out, in], or [in] or [] where they share one.
+
+    >>> projected_std(torch.tensor([[3.0, 4.0]]), torch.tensor(4.0)).tolist()
+    [[10.0]]
+    """
+    if variance.dim() == 2:
+        return noise_std(F.linear(x.square(), variance))
+    if variance.dim() == 1:
+        return noise_std((x.square() @ variance).unsqueeze(-1))
+    return noise_std(variance * x.square().sum(-1, keepdim=True))
+
+
+class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]  # three inputs, not one
+    """``nn.MultiheadAttention`` with additive Gaussian weight noise, θ = φ + σε; see :class:`AttentionMap`.
+
+    Guarantees: rows of a batch have independent noise; biases, and the keys of ``add_bias_kv``, have none; in eval
+    mode (and not ``sampling``) the result is that of torch's layer bit for bit; its state dicts load.
+
+    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from outside by
+    ``set_scale``. While it samples, the layer takes batches only.
+
+    Args:
+        embed_dim, ..., batch_first, device, dtype: as for ``nn.MultiheadAttention``.
+        rates: "weight", "neuron" (one σ per input unit of each matrix) or "layer".
+        learned: whether ``log_sigma2`` is trained.
+        log_sigma2: where log σ² starts.
+        prior: name or prior; see ``prior_from``.
+
+    >>> layer = AdditiveMultiheadAttention(4, 2, batch_first=True, rates="layer", learned=False)
+    >>> layer.set_scale(0.5)
+    >>> values, weights = layer(*[torch.ones(2, 3, 4)] * 3)
+    >>> torch.equal(values[0], values[1])  # equal rows, unequal noise
+    False
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_sigma2: float = -10.0,
+        prior: str | Prior = "log-uniform",
+    ) -> None:
+        options = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
+        super().__init__(embed_dim, num_heads, *options)
+        self.init_noise(rates, learned, log_sigma2, prior)
+
+    def variances(self) -> dict[str, Tensor]:
+        if self.rates is Rates.WEIGHT or self.kept is not None:
+            return super().variances()
+        shared = self.log_sigma2.exp()
+        return dict.fromkeys(ROLES, shared) if self.rates is Rates.LAYER else self.blocks(shared)
+
+
+class MultiplicativeMultiheadAttention(AttentionMap, MultiplicativeNoise):  # type: ignore[misc]  # likewise
+    """``nn.MultiheadAttention`` with multiplicative weight noise of type B, θ = φ(1 + √α ε); see :class:`AttentionMap`.
+
+    Guarantees and edge cases: as for :class:`AdditiveMultiheadAttention`.
+
+    Args:
+        embed_dim, ..., batch_first, device, dtype: as for ``nn.MultiheadAttention``.
+        kind: "B".
+        rates: "layer", "neuron" (one α per input unit of each matrix) or "weight".
+        learned: whether ``log_rate`` (log α) is trained.
+        log_alpha: where log α starts.
+        prior: name or prior; see ``prior_from``.
+
+    Raises:
+        DpvdError: type A; an unknown option.
+    """
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        kind: MultiplicativeKind | str = MultiplicativeKind.B,
+        rates: Rates | str = Rates.WEIGHT,
+        learned: bool = True,
+        log_alpha: float = -3.0,
+        prior: str | Prior = "log-uniform",
+    ) -> None:
+        options = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
+        super().__init__(embed_dim, num_heads, *options)
+        if choice(kind, MultiplicativeKind, "kind") is MultiplicativeKind.A:
+            raise DpvdError("attention has noise of type B only; use kind='B', or type A in dense layers only")
+        self.init_noise(kind, rates, learned, log_alpha, prior)

@@ -1,0 +1,133 @@
+"""Which layers of a sequence hand their units on to each other, one by one, and which units hand on a constant."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor, nn
+
+__all__ = ["LAYERS", "POINTWISE", "Layer", "Link", "links"]
+
+Layer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
+LAYERS: tuple[type[Layer], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+# Activations that treat every unit alike and on its own, so that one unit can go without touching the others.
+POINTWISE: tuple[type[nn.Module], ...] = (
+    nn.Identity,
+    nn.Dropout,
+    nn.ReLU,
+    nn.ReLU6,
+    nn.LeakyReLU,
+    nn.ELU,
+    nn.SELU,
+    nn.CELU,
+    nn.GELU,
+    nn.SiLU,
+    nn.Mish,
+    nn.Softplus,
+    nn.Softsign,
+    nn.Sigmoid,
+    nn.LogSigmoid,
+    nn.Tanh,
+    nn.Hardtanh,
+    nn.Hardsigmoid,
+    nn.Hardswish,
+)
+
+# What treats every channel alike and on its own, by the convolution whose dimensions it shares: with other dimensions
+# it would see several channels at once.
+_CHANNELWISE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
+    nn.Conv1d: (nn.Dropout1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d),
+    nn.Conv2d: (nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d),
+    nn.Conv3d: (nn.Dropout3d, nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveMaxPool3d, nn.AdaptiveAvgPool3d),
+}
+
+
+@dataclass(frozen=True)
+class Link:
+    """Two layers of a sequence, the units of the first (channels, of a convolution) being inputs of the second.
+
+    Attributes:
+        first, second: names of the layers in the sequence.
+        between: the modules between them; none of them sees two units at once.
+    """
+
+    first: str
+    between: tuple[nn.Module, ...]
+    second: str
+
+    def constants(self, first: Layer, second: Layer) -> tuple[Tensor, Tensor]:
+        """The value that arrives of a unit without inputs, and for which units it is the same at all places.
+
+        A unit that no weight enters is its bias everywhere, and f(bias) behind a pointwise f. Pooling leaves that
+        as it is. Zeros put around an image are other values than that, unless it is 0.
+
+        Args:
+            first, second: the layers themselves.
+
+        Returns:
+            Values and a mask, each [units of the first layer]; values outside the mask mean nothing.
+        """
+        value = first.weight.new_zeros(len(first.weight)) if first.bias is None else first.bias.detach().clone()
+        constant = ~(first.weight != 0).flatten(1).any(1)
+        for module in (*self.between, second):
+            if type(module) in POINTWISE:
+                value = module(value)
+            elif not _keeps_constants(module):
+                constant = constant & (value == 0)
+        return value, constant
+
+
+def links(chain: nn.Module) -> Iterator[Link]:
+    """The links of an ``nn.Sequential``, first to last."""
+    last: str | None = None
+    between: list[nn.Module] = []
+    for name, module in chain._modules.items():  # named_children() would skip the repeats of a module
+        if module is None:
+            continue
+        if _is_plain(module):
+            if last is not None and _are_linked(chain.get_submodule(last), between, module):
+                yield Link(last, tuple(between), name)
+            last, between = name, []
+        else:
+            between.append(module)
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Whether a layer's weight is all there is to it: no reparametrisation, no hooks, no groups."""
+    plain = type(module) in LAYERS and set(module._parameters) == {"weight", "bias"}
+    return plain and not module._forward_hooks and not module._forward_pre_hooks and getattr(module, "groups", 1) == 1
+
+
+def _are_linked(first: nn.Module, between: list[nn.Module], second: nn.Module) -> bool:
+    """Whether units stay apart on their way, and arrive along the dimension of the second layer's inputs."""
+    flat = type(first) is nn.Linear
+    for module in between:
+        if type(module) is nn.Flatten and not flat and (module.start_dim, module.end_dim) == (1, -1):
+            flat = True
+        elif type(module) not in POINTWISE and (flat or not _is_channelwise(module, first)):
+            return False
+    if not flat:
+        return type(second) is type(first)
+    if not isinstance(first, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return isinstance(second, nn.Linear)
+    return isinstance(second, nn.Linear) and second.in_features % first.out_channels == 0  # p places, p inputs each
+
+
+def _is_channelwise(module: nn.Module, convolution: nn.Module) -> bool:
+    # With return_indices a pooling returns a pair, which no layer takes.
+    return type(module) in _CHANNELWISE[type(convolution)] and not getattr(module, "return_indices", False)
+
+
+def _keeps_constants(module: nn.Module) -> bool:
+    """Whether a constant channel is the same constant behind the module, or, for a layer, what its inputs see."""
+    if isinstance(module, nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d):
+        counts_zeros = module.count_include_pad and _is_padded(module.padding)
+        return not counts_zeros and getattr(module, "divisor_override", None) is None
+    if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+        return module.padding_mode != "zeros" or not _is_padded(module.padding)
+    return True
+
+
+def _is_padded(padding: int | str | tuple[int, ...]) -> bool:
+    return padding == "same" if isinstance(padding, str) else padding not in (0, (0,), (0, 0), (0, 0, 0))

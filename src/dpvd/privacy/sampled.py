@@ -1,0 +1,73 @@
+"""What a question about a budget is made of: how batches are drawn, and how many steps there are."""
+
+import math
+from enum import StrEnum
+
+from dp_accounting import DpEvent
+
+from dpvd.errors import DpvdError, positive, positive_int
+from dpvd.privacy.events import fixed_size_event, poisson_event
+
+__all__ = ["MOST_STEPS", "SamplingKind", "sampled_event", "sampling_rate", "steps_in"]
+
+MOST_STEPS = 10**8
+"""More steps are refused: nobody takes them, and accounts are tested up to here."""
+
+
+class SamplingKind(StrEnum):
+    """How the batch of a step is drawn."""
+
+    POISSON = "poisson"
+    """Every example takes part with the same probability, independently of the others."""
+    FIXED_SIZE = "fixed-size"
+    """A uniformly random subset of the batch size, without replacement."""
+
+
+def sampled_event(
+    sampling: SamplingKind, noise_multiplier: float, *, batch_size: int, examples: int, steps: int
+) -> DpEvent:
+    """Describe ``steps`` Gaussian releases on batches of this (expected) size out of so many examples.
+
+    Raises:
+        DpvdError: if a number is out of range.
+
+    >>> sampled_event(SamplingKind.POISSON, 2.0, batch_size=1, examples=4, steps=3).event.sampling_probability
+    0.25
+    """
+    rate = sampling_rate(batch_size, examples)
+    if sampling is SamplingKind.POISSON:
+        return poisson_event(noise_multiplier, rate, steps)
+    return fixed_size_event(noise_multiplier, batch_size, examples, steps)
+
+
+def sampling_rate(batch_size: int, examples: int) -> float:
+    """Return the probability with which an example takes part in a step, batch_size / examples.
+
+    Raises:
+        DpvdError: if one is not a whole number above 0, or the batch is larger than the data.
+
+    >>> sampling_rate(600, 60_000)
+    0.01
+    """
+    positive_int(examples=examples, batch_size=batch_size)
+    if batch_size > examples:
+        raise DpvdError(f"batch_size must be at most the number of examples, {examples}; got {batch_size}")
+    return batch_size / examples
+
+
+def steps_in(epochs: float, *, batch_size: int, examples: int) -> int:
+    """Return how many batches make so many passes over the data, rounded up.
+
+    Raises:
+        DpvdError: if a number is out of range, or there would be more than ``MOST_STEPS``.
+
+    >>> steps_in(200, batch_size=600, examples=60_000)
+    20000
+    """
+    positive(epochs=epochs)
+    if epochs > MOST_STEPS * sampling_rate(batch_size, examples):
+        raise DpvdError(
+            f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more than {MOST_STEPS:,} "
+            "steps: take fewer epochs or larger batches"
+        )
+    return max(1, math.ceil(epochs * examples / batch_size - 1e-9))
