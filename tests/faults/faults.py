@@ -52,7 +52,7 @@ FAULTS = [
     Fault(
         "half of the planned noise asked for",
         STEP,
-        {"std = self.plan.noise_std(": "std = 0.5 * self.plan.noise_std("},
+        {"noise_std = self.plan.noise_std(": "noise_std = 0.5 * self.plan.noise_std("},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
@@ -82,11 +82,11 @@ FAULTS = [
         "noise after the sum",
         STEP,
         {
-            "        self.update.begin(first.grouping.parameters, std, self.noise, first.jacobian)\n": "",
+            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)\n": "",
             "        self.update.add(first)\n": "        begin = self.update.begin\n"
             "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian)\n"
             "        self.update.add(first)\n"
-            "        begin(first.grouping.parameters, std, self.noise, first.jacobian)\n",
+            "        begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)\n",
         },
         "tests/training/test_step.py::test_noise_is_in_place_before_any_gradient",
     ),
@@ -212,10 +212,7 @@ FAULTS = [
     Fault(
         "noise scaled for add-or-remove under replace-one",
         STEP,
-        {
-            "std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))": "std = self.plan.noise_std("
-            'self.clipper.sensitivity("add-or-remove"))'
-        },
+        {"self.clipper.sensitivity(self.plan.relation)": 'self.clipper.sensitivity("add-or-remove")'},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
 ]

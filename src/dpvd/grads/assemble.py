@@ -1,5 +1,6 @@
 """From per-example gradients, in whatever form, to their clip factors."""
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -36,10 +37,10 @@ def assemble(
         group, squared_norm = grouping.group_of[name], gradient.squared_norm(squares)
         so_far = columns[group]
         columns[group] = squared_norm if so_far is None else so_far + squared_norm
-    squared = torch.stack([torch.zeros_like(losses) if column is None else column for column in columns], dim=1)
-    finite = torch.isfinite(squared).all(1) & torch.isfinite(losses)
-    non_finite = len(losses) - int(finite.sum())
-    if non_finite:
-        squared = torch.where(finite.unsqueeze(1), squared, torch.inf)
-    norms = squared.clamp_min(0).sqrt()
+    norms = torch.stack([torch.zeros_like(losses) if column is None else column for column in columns], dim=1).sqrt_()
+    non_finite = 0
+    if not math.isfinite(norms.sum() + losses.sum()):  # one look at all of them; which, only if there are any
+        finite = torch.isfinite(norms).all(1) & torch.isfinite(losses)
+        non_finite = len(losses) - int(finite.sum())
+        norms = torch.where(finite.unsqueeze(1), norms, torch.inf)
     return ClippedGradients(gradients, clipping.factors(norms), norms, losses, non_finite, clipping, grouping, jacobian)

@@ -4,6 +4,7 @@ import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,8 +24,9 @@ class Unit:
     name: str
     module: nn.Module
 
+    @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The unit's trainable parameters by their name inside the unit."""
+        """The unit's trainable parameters by their name inside the unit, when they were first asked for."""
         return {name: p for name, p in self.module.named_parameters() if p.requires_grad}
 
 

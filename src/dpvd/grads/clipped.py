@@ -48,6 +48,8 @@ class ClippedGradients:
             scales: by parameter name; 1 for all if absent.
         """
         factors, gradients = self.factors, self.gradients
+        if self.non_finite == len(self.losses):
+            return
         if self.non_finite:
             finite = torch.isfinite(self.norms).all(1).nonzero().squeeze(1)
             factors = factors[finite]

@@ -58,20 +58,18 @@ class Clipping:
         """What each example's gradient is multiplied by.
 
         Args:
-            norms: [B, G], one column for each group of parameters that is clipped together.
+            norms: [B, G], one column for each group of parameters that is clipped together; infinite for an example
+                that is to be left out.
 
         Returns:
-            [B, G]. A row with a non-finite norm is zero in every group.
+            [B, G]; 0 where the norm is infinite.
         """
         bound = self.clip_norm * (1 - ROUNDING_UNITS * torch.finfo(norms.dtype).eps)
-        match self.mode:
-            case ClippingMode.NONE:
-                scale = torch.ones_like(norms)
-            case ClippingMode.AUTOMATIC:
-                scale = bound / (norms + self.stability)
-            case _:
-                scale = (bound / norms).clamp_max(1.0)
-        return scale.masked_fill(~torch.isfinite(norms).all(dim=1, keepdim=True), 0.0)
+        if self.mode is ClippingMode.NONE:
+            return (norms < math.inf).to(norms.dtype)
+        if self.mode is ClippingMode.AUTOMATIC:
+            return bound / (norms + self.stability)
+        return (bound / norms).clamp_max_(1.0)
 
     def sensitivity(self, relation: Relation, groups: int) -> float:
         """L2 sensitivity of the sum: how far one example can move it.

@@ -62,7 +62,7 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
     for call, grads in zip(calls, arriving, strict=True):
         if all(grad is None for grad in grads):
             continue
-        module, parameters = call.unit.module, call.unit.parameters()
+        module, parameters = call.unit.module, call.unit.parameters
         call.check_batch(grads, batch_dims(module), count)
         call.check_unchanged()
         with torch.no_grad():

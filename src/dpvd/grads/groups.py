@@ -64,7 +64,7 @@ class Grouping:
             names = {id(p): name for name, p in parameters.items()}
             assigned: set[str] = set()
             for group, unit in enumerate(units):
-                for parameter in unit.parameters().values():
+                for parameter in unit.parameters.values():
                     name = names[id(parameter)]
                     if name not in assigned:
                         group_of[name] = group

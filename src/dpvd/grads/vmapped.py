@@ -58,7 +58,7 @@ def module_gradients(call: Call, grad_output: Tensor) -> dict[str, Tensor]:
     if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0 for m in module.modules()):
         raise CannotFactor(f"{call.unit.name!r} draws dropout masks that cannot be replayed")
     count = len(grad_output)
-    parameters = {name: p.detach() for name, p in call.unit.parameters().items()}
+    parameters = {name: p.detach() for name, p in call.unit.parameters.items()}
     mapped = [_per_example(value, count) for value in (*call.args, *call.kwargs.values())]
 
     def one(draws: list[Tensor], inputs: list[Any], arriving: Tensor) -> dict[str, Tensor]:

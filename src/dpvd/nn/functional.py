@@ -1,5 +1,6 @@
 """Sampling by local reparameterisation: noise on a layer's outputs instead of on its weights."""
 
+import torch
 from torch import Tensor
 
 from dpvd.nn.noise import draw
@@ -43,4 +44,4 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
     reparameterisation trick.
     """
     std = noise_std(var)
-    return mean + std * draw(mean.shape, mean, aux=std)
+    return torch.addcmul(mean, std, draw(mean.shape, mean, aux=std))

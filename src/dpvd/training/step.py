@@ -81,19 +81,19 @@ class PrivateStep:
             DpvdError: if the plan's steps are used up; nothing of the batch has been used then.
         """
         self._charge()
-        self._tie_scale()
-        pull = self._kl_pull()
         if self.plan.private:
-            self._private_step(batch, pull)
+            noise_std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))
+            self._tie_scale(noise_std)
+            self._private_step(batch, noise_std, self._kl_pull())
         else:
-            self._ordinary_step(batch, pull)
+            self._tie_scale(0.0)
+            self._ordinary_step(batch, self._kl_pull())
         self.taken += 1
 
-    def _private_step(self, batch: Any, pull: dict[str, Tensor]) -> None:
-        std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))
+    def _private_step(self, batch: Any, noise_std: float, pull: dict[str, Tensor]) -> None:
         parts = self.clipper(batch)
         first = next(parts)  # plain SGD needs the parameters for it as they are, before they take the noise
-        self.update.begin(first.grouping.parameters, std, self.noise, first.jacobian)
+        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)
         self.update.add(first)
         for part in parts:
             self.update.add(part)
@@ -125,12 +125,11 @@ class PrivateStep:
             self._prepaid = block
         self._prepaid -= 1
 
-    def _tie_scale(self) -> None:
+    def _tie_scale(self, noise_std: float) -> None:
         """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
         if self._tied:
             (group,) = self.optimizer.param_groups
-            reach = self.clipper.sensitivity(self.plan.relation)
-            self.zeta = group["lr"] * self.plan.noise_std(reach) / self.plan.batch_size
+            self.zeta = group["lr"] * noise_std / self.plan.batch_size
             for layer in self._tied:
                 layer.set_scale(self.zeta)
 
