@@ -59,6 +59,24 @@ def test_batches_keep_examples_together():
     assert len(list(plan.batches((x, y), start=3))) == 2
 
 
+def test_batches_of_memory_mapped_bytes_are_those_of_memory_and_stay_bytes(tmp_path):
+    images = np.random.default_rng(0).integers(0, 256, size=(EXAMPLES, 3, 5), dtype=np.uint8)
+    np.save(tmp_path / "images.npy", images)
+    mapped = torch.from_numpy(np.load(tmp_path / "images.npy", mmap_mode="c"))
+    plan = PrivacyPlan(EXAMPLES, 15, steps=20, noise_multiplier=1.0, noise="seeded", seed=4)
+    from_file, from_memory = (list(plan.batches((x,))) for x in (mapped, torch.from_numpy(images)))
+    assert all(torch.equal(a, b) for (a,), (b,) in zip(from_file, from_memory, strict=True))
+    assert {x.dtype for (x,) in from_file} == {torch.uint8}
+    assert len({len(x) for (x,) in from_file}) > 1
+
+
+def test_batches_are_brought_to_the_device_that_is_asked_for():
+    plan = PrivacyPlan(EXAMPLES, 15, steps=2, noise_multiplier=1.0)
+    data = torch.arange(EXAMPLES), torch.zeros(EXAMPLES, 3)
+    assert {x.device.type for batch in plan.batches(data, device="meta") for x in batch} == {"meta"}
+    assert {x.device.type for batch in plan.batches(data) for x in batch} == {"cpu"}
+
+
 def test_seeded_batches_repeat_and_system_batches_do_not():
     seeded = PrivacyPlan(EXAMPLES, 15, steps=50, noise_multiplier=1.0, noise="seeded", seed=4)
     assert (drawn(seeded) == drawn(seeded)).all()

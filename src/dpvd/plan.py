@@ -9,6 +9,7 @@ from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
 
+import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
@@ -135,20 +136,29 @@ class PrivacyPlan:
         return SystemBits()
 
     def batches(
-        self, data: tuple[Tensor, ...], *, bits: BitSource | None = None, start: int = 0
+        self,
+        data: tuple[Tensor, ...],
+        *,
+        bits: BitSource | None = None,
+        start: int = 0,
+        device: torch.device | str | None = None,
     ) -> Iterator[tuple[Tensor, ...]]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
+
+        Only the rows that were drawn are read, and they keep their type: data may lie in memory-mapped files, and
+        images travel as the bytes they are.
 
         Args:
             data: tensors with the examples along the first dimension.
             bits: where the draw comes from; the plan's own stream if not given.
             start: how many steps have been taken already.
+            device: where batches are wanted; where the data is, if not given.
         """
         stream = self.bits("sampling") if bits is None else bits
         sampler = self.sampler
         for _ in range(start, self.steps):
             rows = sampler.draw(len(data[0]), stream)
-            yield tuple(tensor[rows] for tensor in data)
+            yield tuple(_gather(tensor, rows, device) for tensor in data)
 
     # What the accountant reads.
 
@@ -224,3 +234,8 @@ class PrivacyPlan:
         if set(values) != known:
             raise DpvdError(f"not a privacy plan: fields {sorted(set(values) ^ known)} are missing or unknown")
         return cls(**{**values, "clipping": Clipping.from_dict(values["clipping"])})
+
+
+def _gather(tensor: Tensor, rows: Tensor, device: torch.device | str | None) -> Tensor:
+    # Several times as fast as tensor[rows].
+    return tensor.index_select(0, rows.to(tensor.device)).to(device)

@@ -1,5 +1,7 @@
 """Recurrent layers through the factored engine equal the oracle, whatever their shape and use."""
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -166,6 +168,68 @@ def test_a_layer_used_twice_and_frozen_weights(generator):
     truth = run(Engine.LOOP, model, loss, batch, Clipping())
     assert_equal(run(Engine.FACTORED, model, loss, batch, Clipping()), truth)
     assert "layer.weight_ih_l1" not in truth.grads
+
+
+class Between(Reader):
+    """Trained layers below: one makes the inputs, one the state at the start."""
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__(layer, "both", given_state=True)
+        self.below = nn.Linear(INPUTS, INPUTS, dtype=torch.float64)
+        self.beginning = nn.Linear(INPUTS, layer.hidden_size, dtype=torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(self.below(x).tanh())
+
+    def state(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
+        layers = self.layer.num_layers * (2 if self.layer.bidirectional else 1)
+        one = self.beginning(x.mean(1)).expand(layers, -1, -1)
+        if not isinstance(self.layer, nn.LSTM):
+            return one
+        return one[:, :, : self.layer.proj_size or None], one.sin()
+
+
+@pytest.mark.parametrize(
+    "layer_type", [*KINDS.values(), *(partial(kind, log_sigma2=-2.0) for kind in ADDITIVE.values())]
+)
+def test_gradients_go_on_to_inputs_and_to_the_first_state(layer_type, generator):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Between(layer_type(INPUTS, 4, num_layers=2, bidirectional=True, dtype=torch.float64))
+        batch = make_batch(4, 3, generator)
+        model(batch[0])  # the head takes its size
+    truth = run(Engine.LOOP, model, loss, batch, Clipping())
+    assert all(truth.grads[f"{name}.weight"].abs().max() > 1e-4 for name in ("below", "beginning"))
+    assert_equal(run(Engine.FACTORED, model, loss, batch, Clipping()), truth)
+
+
+def test_a_layer_whose_outputs_are_not_used_gets_no_gradient(generator):
+    """Only the first of two layers is read: δ of the second is zero, also where a scale covers both."""
+
+    class First(Reader):
+        def forward(self, x):
+            return self.head(self.layer(x)[1][0])
+
+    layer = AdditiveGRU(INPUTS, 4, num_layers=2, batch_first=True, log_sigma2=-2.0, dtype=torch.float64)
+    model, batch = First(layer), make_batch(4, 3, generator)
+    model(batch[0])
+    truth = run(Engine.LOOP, model, loss, batch, Clipping())
+    assert truth.grads["layer.weight_hh_l1"].abs().max() == 0
+    assert_equal(run(Engine.FACTORED, model, loss, batch, Clipping()), truth)
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_the_module_keeps_its_own_forward_pass(bad, generator):
+    """The engine's own stands in only while it looks on, also when the model fails."""
+    model, (x, y) = make("LSTM"), make_batch(4, 3, generator)
+    own = model.layer.forward
+    if bad:
+        with pytest.raises(RuntimeError):
+            clipped_grad(model, loss, (x[..., :2], y), clipping=Clipping(), engine="factored")
+    else:
+        clipped_grad(model, loss, (x, y), clipping=Clipping(), engine="factored")
+    assert model.layer.forward == own
+    assert "forward" not in vars(model.layer)
 
 
 @pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says which library it does not use then

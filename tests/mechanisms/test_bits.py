@@ -1,10 +1,12 @@
 """Random bits: secrecy of the key, no repetition, failing closed, exact resumption."""
 
 import contextlib
+import copy
 import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from threading import Thread
 
 import numpy as np
@@ -122,9 +124,29 @@ class TestSystemBits:
         words = np.concatenate([np.frombuffer(part, np.uint64)[::2] for part in filled])
         assert len(np.unique(words)) == len(words)  # by chance with probability below 1e-7
 
-    def test_a_key_cannot_be_copied(self) -> None:
-        with pytest.raises(TypeError):
-            pickle.dumps(SystemBits())
+    @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
+    def test_a_source_cannot_be_copied(self, attempt: Callable[[SystemBits], object]) -> None:
+        with pytest.raises(TypeError, match="cannot be copied or pickled"):
+            attempt(SystemBits())
+
+    def test_a_key_is_not_shown(self) -> None:
+        (window,) = SystemBits().windows(8)
+        assert repr(window) == "Window(start=0, size=8)"
+
+    def test_windows_of_one_key_end_between_units_and_never_overlap(self) -> None:
+        bits = SystemBits(rekey_after=100)
+        windows = [window for size in (7, 250, 30, 100) for window in bits.windows(size, unit=30)]
+        places = [(window.start, window.size) for window in windows]
+        assert places == [(0, 7), (7, 90), (0, 90), (0, 70), (70, 30), (0, 100)]
+        assert len({window.key for window in windows}) == 4
+        with pytest.raises(DpvdError, match="rekey_after must be at least 101"):
+            bits.windows(5, unit=101)
+
+    def test_a_thread_that_comes_in_between_is_refused(self) -> None:
+        bits = SystemBits()
+        with bits._alone(), pytest.raises(RuntimeError, match="serves another thread"):
+            drawn(bits, 8)
+        assert len(set(drawn(bits, 64))) > 16
 
     @pytest.mark.parametrize("rekey_after", [0, -1, 1.5])
     def test_bad_rekeying_is_refused(self, rekey_after: int) -> None:

@@ -205,6 +205,34 @@ class TestAddGaussian:
         flat = torch.cat([tensor.flatten() for tensor in tensors.values()])
         assert torch.equal(flat, standard_normal(23, SeededBits(2, "noise")))
 
+    def test_tensors_in_one_buffer_get_the_noise_that_tensors_apart_get(self) -> None:
+        shapes = [(30, 50), (0,), (7,), (2, 2000)]
+        buffer = torch.linspace(-1, 1, 5507 + 20)
+        views = dict(zip("abcd", buffer[10:-10].split([math.prod(shape) for shape in shapes]), strict=True))
+        apart = {name: view.clone() for name, view in views.items()}
+        surroundings = torch.cat([buffer[:10], buffer[-10:]])
+        for tensors in (views, apart):
+            add_gaussian(tensors, 0.7, SeededBits(3, "noise"))
+        assert all(torch.equal(views[name], apart[name]) for name in views)
+        assert torch.equal(torch.cat([buffer[:10], buffer[-10:]]), surroundings)
+
+    @pytest.mark.parametrize("order", ["ba", "aa", "ac"])
+    def test_views_in_another_order_twice_or_with_gaps_get_their_own_noise(self, order: str) -> None:
+        views = dict(zip("abc", torch.zeros(60).split(20), strict=True))
+        tensors = {str(i): views[name] for i, name in enumerate(order)}
+        before = {name: view.clone() for name, view in views.items()}
+        add_gaussian(tensors, 1.0, SeededBits(3, "noise"))
+        for i, name in enumerate(order):
+            before[name] += standard_normal(40, SeededBits(3, "noise"))[20 * i : 20 * i + 20]
+        assert all(torch.equal(views[name], before[name]) for name in views)
+
+    def test_autograd_notices_that_a_tensor_was_changed(self) -> None:
+        weight, x = torch.ones(3, requires_grad=True), torch.ones(3)
+        loss = (weight * x).sum()
+        add_gaussian({"x": x}, 1.0, SystemBits())
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
+
     def test_types_can_be_mixed(self) -> None:
         tensors = {"single": torch.zeros(9), "double": torch.zeros(9, dtype=torch.float64)}
         add_gaussian(tensors, 1.0, SeededBits(2, "noise"))

@@ -6,6 +6,7 @@ from torch import nn
 
 from dpvd.errors import DpvdError
 from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, NoiseTape, draw, noise_from, sampling, tape_from
+from tests.mechanisms.statistics import ALARM, independence_p_value, normal_p_value
 
 LIKE = torch.empty(0, dtype=torch.float64)
 
@@ -45,6 +46,49 @@ def test_without_a_source_the_global_generator_serves() -> None:
         expected = torch.randn(2, 2, dtype=torch.float64)
         torch.manual_seed(3)
         assert torch.equal(draw((2, 2), LIKE), expected)
+
+
+LARGE = (130, 150)  # normals that a key stream serves
+
+
+def test_large_draws_are_normal_and_as_reproducible_as_the_generator(generator: torch.Generator) -> None:
+    with noise_from(generator):
+        first, second = (draw((600, 700), LIKE.float()) for _ in range(2))
+    assert normal_p_value(first, 1.0) > ALARM
+    assert independence_p_value(first, second) > ALARM
+    assert independence_p_value(first[::2], first[1::2]) > ALARM  # rows are examples
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        state = torch.get_rng_state()
+        outcomes = [draw(LARGE, LIKE.float()) for _ in range(2)]
+        torch.set_rng_state(state)
+        assert torch.equal(draw(LARGE, LIKE.float()), outcomes[0])
+        assert torch.equal(draw(LARGE, LIKE.float()), outcomes[1])
+    assert not torch.equal(*outcomes)
+
+
+def test_large_draws_are_the_same_without_the_extension_and_on_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, outcomes = torch.get_num_threads(), []
+    try:
+        for count, native in ((1, "1"), (3, "1"), (1, "0")):
+            torch.set_num_threads(count)
+            monkeypatch.setenv("DPVD_NATIVE", native)
+            with noise_from(torch.Generator().manual_seed(5)):
+                outcomes.append(draw((400, 500), LIKE.float()))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(outcomes[0], outcomes[1])
+    assert torch.equal(outcomes[0], outcomes[2])
+
+
+def test_large_draws_inside_transforms_of_functions_are_torch_s_own() -> None:
+    x = torch.ones(3, *LARGE)
+
+    def noisy(x: torch.Tensor) -> torch.Tensor:
+        return (x * draw(x.shape, x)).sum()
+
+    assert torch.func.grad(noisy)(x[0]).std().item() == pytest.approx(1, abs=0.05)
+    assert len(torch.func.vmap(noisy, randomness="different")(x).unique()) == 3
 
 
 def test_sources_nest_and_are_restored_after_an_error(generator: torch.Generator) -> None:

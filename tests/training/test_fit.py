@@ -8,6 +8,7 @@ import sys
 import textwrap
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -108,6 +109,25 @@ def test_progress_never_understates_what_was_spent():
 def test_seeded_runs_repeat_bit_for_bit():
     assert same(run(network(), plan()).model, run(network(), plan()).model)
     assert not same(run(network(), plan()).model, run(network(), plan(seed=2)).model)
+
+
+class FromBytes(nn.Module):
+    """What a model for images stored as bytes begins with."""
+
+    def forward(self, x):
+        return x.float() / 255
+
+
+def test_memory_mapped_bytes_train_as_their_values_in_memory(tmp_path):
+    inputs, labels = data()
+    stored = (255 * inputs).round().to(torch.uint8)
+    np.save(tmp_path / "x.npy", stored.numpy())
+    mapped = torch.from_numpy(np.load(tmp_path / "x.npy", mmap_mode="c"))
+    from_bytes, from_values = nn.Sequential(FromBytes(), *network("plain")), network("plain")
+    for model, x in ((from_bytes, mapped), (from_values, stored.float() / 255)):
+        fit(model, (x, labels), plan(), RECIPE, delta=1e-5)
+    assert same(from_bytes, from_values)
+    assert not same(from_values, network("plain"))
 
 
 def test_system_noise_never_repeats():

@@ -18,22 +18,28 @@
 
 enum { BLOCK_PAIRS = 1024, BYTES_PER_PAIR = 12, BLOCK_BYTES = BLOCK_PAIRS * BYTES_PER_PAIR };
 
+/* Choose the code for this processor, once, before the first draw, and return its name. */
+const char *choose_transform(void);
 /* Fill out[0..count) with std * N(0, 1), or add that to it; count is at most 2 * BLOCK_PAIRS. `words` holds three
    planes of (count + 1) / 2 words: high and low halves for the radius, then angles. */
-typedef void transform_block(const uint32_t *words, float *out, size_t count, float std, int add);
-
-/* Set what the processor does best, and return its name. */
-const char *choose_transform(transform_block **chosen);
+void transform_block(const uint32_t *words, float *out, size_t count, float std, int add);
 
 /* The 15 round keys of AES-256. */
 typedef struct {
     unsigned char bytes[15 * 16];
 } round_keys;
 
-/* Return the name of the processor's AES instructions, or NULL: then the two functions below must not be called. */
+/* Choose the AES instructions of this processor, once, and return their name; NULL if it has none, and then no function
+   below that takes a key may be called. */
 const char *choose_cipher(void);
 void expand_key(const unsigned char key[32], round_keys *keys);
 /* Write bytes start .. start + size of the key stream in counter mode, from counter 0 and any byte on. */
 void write_key_stream(const round_keys *keys, uint64_t start, unsigned char *out, size_t size);
+
+/* Bytes of key stream, or of other random bits, that `count` draws take. */
+size_t bytes_for(size_t count);
+/* Draws of any number, by blocks as above. */
+void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int add, int threads);
+void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std, int add);
 
 #endif

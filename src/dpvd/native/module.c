@@ -4,25 +4,10 @@
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
-#include <string.h>
 
 #include "kernels.h"
 
-/* What this processor does best; set when the module is loaded. */
-static transform_block *transform;
-static const char *cipher;
-
-/* Where block `index` of a draw of `count` begins in `out`, and how many draws it has. */
-static size_t first_of(size_t index) { return index * 2 * BLOCK_PAIRS; }
-
-static size_t draws_of(size_t index, size_t count) {
-    size_t left = count - first_of(index);
-    return left < 2 * BLOCK_PAIRS ? left : 2 * BLOCK_PAIRS;
-}
-
-static size_t blocks_for(size_t count) { return count / (2 * BLOCK_PAIRS) + (count % (2 * BLOCK_PAIRS) != 0); }
-
-static size_t bytes_for(size_t count) { return (count / 2 + count % 2) * BYTES_PER_PAIR; }
+static const char *cipher; /* NULL without AES instructions */
 
 static int is_float_buffer(const Py_buffer *out) {
     if (out->len % (Py_ssize_t)sizeof(float) == 0 && (uintptr_t)out->buf % sizeof(float) == 0) return 1;
@@ -63,19 +48,6 @@ static PyObject *key_stream(PyObject *module, PyObject *args) {
     return finish(valid, &key, &out);
 }
 
-/* Blocks are independent, so any number of threads gives the same draws. The words of a block stay in the cache. */
-static void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int add,
-                             int threads) {
-    long long blocks = (long long)blocks_for(count);
-#pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)
-    for (long long i = 0; i < blocks; i++) {
-        uint32_t words[BLOCK_BYTES / sizeof(uint32_t)];
-        size_t draws = draws_of((size_t)i, count);
-        write_key_stream(keys, start + (uint64_t)i * BLOCK_BYTES, (unsigned char *)words, bytes_for(draws));
-        transform(words, out + first_of((size_t)i), draws, std, add);
-    }
-}
-
 static PyObject *normals_from_stream(PyObject *module, PyObject *args) {
     Py_buffer key, out;
     unsigned long long start;
@@ -92,15 +64,6 @@ static PyObject *normals_from_stream(PyObject *module, PyObject *args) {
         Py_END_ALLOW_THREADS;
     }
     return finish(valid, &key, &out);
-}
-
-static void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std, int add) {
-    uint32_t words[BLOCK_BYTES / sizeof(uint32_t)];
-    for (size_t i = 0; i < blocks_for(count); i++) {
-        size_t draws = draws_of(i, count);
-        memcpy(words, raw + i * BLOCK_BYTES, bytes_for(draws)); /* bytes need not be aligned as words */
-        transform(words, out + first_of(i), draws, std, add);
-    }
 }
 
 static PyObject *normals_from_bytes(PyObject *module, PyObject *args) {
@@ -135,7 +98,7 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_kernels", .m_size = 0, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__kernels(void) {
-    const char *instructions = choose_transform(&transform);
+    const char *instructions = choose_transform();
     cipher = choose_cipher();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;

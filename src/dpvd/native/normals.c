@@ -120,13 +120,18 @@ __attribute__((target("avx2"))) static void transform_avx2(const uint32_t *words
 }
 #endif
 
-const char *choose_transform(transform_block **chosen) {
+static void (*chosen)(const uint32_t *words, float *out, size_t count, float std, int add) = transform_baseline;
+
+const char *choose_transform(void) {
 #if DPVD_X86
     if (__builtin_cpu_supports("avx2")) {
-        *chosen = transform_avx2;
+        chosen = transform_avx2;
         return "avx2";
     }
 #endif
-    *chosen = transform_baseline;
     return "baseline";
+}
+
+void transform_block(const uint32_t *words, float *out, size_t count, float std, int add) {
+    chosen(words, out, count, std, add);
 }

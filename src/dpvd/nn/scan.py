@@ -70,8 +70,9 @@ def scan(
     Guarantees: differentiable once in every tensor but ε. The gradients of ``a``, ``offset`` and ``projected`` are
     those that arrive at the pre-activations of each step; those of weights are only formed if asked for.
 
-    Edge cases: ``a`` is *overwritten*, without autograd being told. Whatever made it must not need its own result to
-    go back (a linear map does not), and nobody else may read it.
+    Edge cases: ``a`` is *overwritten*, without autograd being told: by activations, then by gradients. Whatever made it
+    must not need its own result to go back (a linear map does not), and nobody else may read it. Going back a second
+    time over the same pass is refused by autograd, since activations are gone.
 
     Args:
         cell: the recurrence.

@@ -80,7 +80,8 @@ def fit(
 
     Args:
         model: trained in place.
-        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after the model.
+        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after the model. They may
+            be memory-mapped, and of any type that the model or the loss converts; batches go to the model's device.
         plan: what may be done to the data.
         recipe: how to optimise.
         delta: δ of the guarantee.
@@ -106,7 +107,7 @@ def fit(
     started = time.monotonic()
     model.train()
     try:
-        for batch in plan.batches(data, bits=run.sampling, start=run.step.position):
+        for batch in plan.batches(data, bits=run.sampling, start=run.step.position, device=run.device):
             run.take(batch)
             if run.step.position in budget:
                 run.evaluate(evaluate, budget[run.step.position])
@@ -157,6 +158,11 @@ class _Run:
         )
         if resume:
             self._restore()
+
+    @property
+    def device(self) -> torch.device | None:
+        """Where the model is."""
+        return next((parameter.device for parameter in self.model.parameters()), None)
 
     def take(self, batch: tuple[Tensor, ...]) -> None:
         for group in self.step.optimizer.param_groups:

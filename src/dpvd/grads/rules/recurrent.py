@@ -24,7 +24,7 @@ from dpvd.nn.unroll import Pass, directions, own_weights, unroll
 
 __all__ = ["RULES"]
 
-Factors = dict[str, tuple[Tensor, Tensor]]  # by matrix: δ [T, B, gates] and what it is multiplied with, [T, B, in]
+Factors = dict[str, tuple[Tensor, Tensor]]  # by matrix: δ [B, T, gates] and what it is multiplied with, [B, T, in]
 
 
 def forward(unit: Unit, input: Any, hx: Any = None) -> tuple[Any, Inside]:
@@ -61,21 +61,21 @@ def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Ter
 
 def _scale_gradient(rates: Rates, noise: Noise, std: Tensor, delta: Tensor, value: Tensor) -> Tensor:
     """[B, gates, in] or, where gates share σ, [B, in]: σ² ∘ Σ_t u_t ⊗ x_t²."""
-    u, squares = variance_gradient(delta, noise.draw, std), value.square()
+    u, squares = variance_gradient(delta, noise.draw.unsqueeze(1), std.transpose(0, 1)), value.square()
     if rates is Rates.WEIGHT:
-        return torch.einsum("tbo,tbi->boi", u, squares) * noise.variance
-    return ((u @ noise.variance) * squares).sum(0)
+        return (u.mT @ squares).mul_(noise.variance)
+    return ((u @ noise.variance) * squares).sum(1)
 
 
 def _factors(passes: list[Pass], grads: tuple[Tensor | None, ...]) -> Factors:
     factors: Factors = {}
     arriving = iter(grads)
     for one in passes:
-        deltas = {side: _arrived(next(arriving), one, side) for side in one.edges}
+        deltas = {side: _arrived(next(arriving), one, side).transpose(0, 1) for side in one.edges}
         deltas.setdefault("hh", deltas["ih"])  # of a cell that sees the sum of both
         values: dict[str, Any] = {"ih": one.inputs, "hh": one.before(), "hr": one.raw}
         for side, delta in deltas.items():
-            factors[f"weight_{side}_{one.end}"] = delta, values[side]
+            factors[f"weight_{side}_{one.end}"] = delta, values[side].transpose(0, 1)
     return factors
 
 
@@ -90,8 +90,8 @@ def _weight_terms(factors: Factors, kept: dict[str, Tensor]) -> Terms:
     """Weights and biases; a pruned weight gets no gradient."""
     terms: Terms = {}
     for name, (delta, value) in factors.items():
-        terms[name] = [Outer(delta.transpose(0, 1), value.transpose(0, 1), kept.get(name))]
-        terms[name.replace("weight", "bias")] = [Direct(delta.sum(0))]
+        terms[name] = [Outer(delta, value, kept.get(name))]
+        terms[name.replace("weight", "bias")] = [Direct(delta.sum(1))]
     return terms
 
 

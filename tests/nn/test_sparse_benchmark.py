@@ -1,0 +1,84 @@
+"""The compression benchmark's machinery, on a small network and a few images."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from benchmarks.compression import Images, Log, Protocol, Run, error, results, shrink, summary, train, train_dense
+from torch import nn
+
+import dpvd.nn as dn
+
+PROTOCOL = Protocol(1, 3, 1.0, (1, 2), batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0)
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(1, 4, 5), nn.MaxPool2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+
+
+@pytest.fixture
+def data() -> Images:
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.rand(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator)
+    return Images(x, y)
+
+
+def test_a_stopped_run_goes_on_to_the_same_end(data: Images, tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    class StoppingLog(Log):
+        def keep(self, run: Run) -> None:
+            super().keep(run)
+            if len(run.history) == 2:
+                raise Stop
+
+    path = tmp_path / "run.json"
+    with pytest.raises(Stop):
+        train(network, PROTOCOL, data, 1, StoppingLog(path, {}))
+    assert len(json.loads(path.read_text())["history"]) == 2
+    resumed = train(network, PROTOCOL, data, 1, Log(path, {}))
+    whole = train(network, PROTOCOL, data, 1, Log(None, {}))
+    assert resumed.history == whole.history
+    assert len(whole.history) == 3
+    assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True))
+
+
+def test_shrinking_changes_sizes_and_not_predictions(data: Images) -> None:
+    run = train_dense(network, PROTOCOL, data, seed=0)
+    with torch.no_grad():
+        run.model[0].log_sigma2[1:3] = 10.0  # two channels of noise
+    expected = dn.prune(run.model).total
+    outputs = run.model.eval()(data.x)
+    shrink(run, PROTOCOL)
+    assert run.model[0].out_channels == 2
+    torch.testing.assert_close(run.model.eval()(data.x), outputs)
+    layers = dn.sparsity(run.model).layers
+    assert sum(layer.weights - layer.pruned for layer in layers) <= expected.weights - expected.pruned
+
+
+def test_results_count_from_the_weights_at_first(data: Images, tmp_path: Path) -> None:
+    log = Log(tmp_path / "run.json", {"seed": 1})
+    run = train(network, PROTOCOL, data, 1, log)
+    assert run.weights == 4 * 25 + 144 * 10
+    result = results(run, data)
+    left = sum(int((layer.weight != 0).sum()) for layer in run.model if hasattr(layer, "weight"))
+    assert result["compression"] == pytest.approx(run.weights / left)
+    assert result["error_after"] == result["error_shrunk"] == error(run.model, data)
+    assert f"compression {result['compression']:.1f}x" in summary(result)
+    log.finish(run, result)
+    written = json.loads((tmp_path / "run.json").read_text())
+    assert (written["seed"], written["result"]["error_after"]) == (1, result["error_after"])
+    assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
+
+
+def test_a_network_that_lost_everything_has_infinite_compression(data: Images) -> None:
+    run = train_dense(network, dataclasses.replace(PROTOCOL, dense_epochs=0), data, seed=0)
+    with torch.no_grad():
+        for layer in (run.model[0], run.model[4]):
+            layer.log_sigma2.fill_(30.0)
+    result = results(run, data)
+    assert result["compression"] == float("inf")
+    assert result["non_zero"] == [0, 0]
