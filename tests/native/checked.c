@@ -1,4 +1,4 @@
-/* Runs the kernels on buffers of exactly the size they may touch; compiled with sanitizers by test_memory.py. */
+/* Runs the kernels on buffers of exactly the size they may touch; compiled with sanitizers by test_kernels.py. */
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -102,13 +102,13 @@ static int has(unsigned leaf, unsigned bit) {
     return __get_cpuid_count(leaf, 0, &a, &b, &c, &d) && (c >> bit & 1);
 }
 
-static write_blocks *chosen;
+static write_blocks *chosen_cipher;
 
 /* Called once: asking the processor takes microseconds in a virtual machine. */
 const char *choose_cipher(void) {
     if (!has(1, 25) || !has(1, 9)) return NULL; /* AES and SSSE3 */
     int vaes = __builtin_cpu_supports("avx2") && has(7, 9);
-    chosen = vaes ? write_blocks_vaes : write_blocks_aesni;
+    chosen_cipher = vaes ? write_blocks_vaes : write_blocks_aesni;
     return vaes ? "vaes" : "aes-ni";
 }
 
@@ -118,14 +118,14 @@ void write_key_stream(const round_keys *keys, uint64_t start, unsigned char *out
     size_t skipped = (size_t)(start % CIPHER_BLOCK);
     if (skipped && size) {
         size_t head = CIPHER_BLOCK - skipped < size ? CIPHER_BLOCK - skipped : size;
-        chosen(keys, counter++, block, 1);
+        chosen_cipher(keys, counter++, block, 1);
         memcpy(out, block + skipped, head);
         out += head, size -= head;
     }
     size_t whole = size / CIPHER_BLOCK, tail = size % CIPHER_BLOCK;
-    chosen(keys, counter, out, whole);
+    chosen_cipher(keys, counter, out, whole);
     if (tail) {
-        chosen(keys, counter + whole, block, 1);
+        chosen_cipher(keys, counter + whole, block, 1);
         memcpy(out + whole * CIPHER_BLOCK, block, tail);
     }
 }

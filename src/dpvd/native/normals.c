@@ -120,12 +120,12 @@ __attribute__((target("avx2"))) static void transform_avx2(const uint32_t *words
 }
 #endif
 
-static void (*chosen)(const uint32_t *words, float *out, size_t count, float std, int add) = transform_baseline;
+static void (*chosen_transform)(const uint32_t *words, float *out, size_t count, float std, int add) = transform_baseline;
 
 const char *choose_transform(void) {
 #if DPVD_X86
     if (__builtin_cpu_supports("avx2")) {
-        chosen = transform_avx2;
+        chosen_transform = transform_avx2;
         return "avx2";
     }
 #endif
@@ -133,5 +133,5 @@ const char *choose_transform(void) {
 }
 
 void transform_block(const uint32_t *words, float *out, size_t count, float std, int add) {
-    chosen(words, out, count, std, add);
+    chosen_transform(words, out, count, std, add);
 }

@@ -116,7 +116,7 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         """σ² as [gates, Σ in], or as one row where all gates share it: v then is one number for each example."""
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return self.weight_variance()
-        return self.log_sigma2.exp().expand(1, sum(self._widths))
+        return self.log_sigma2.exp().expand(1, sum(self._widths)).contiguous()
 
     @property
     def _widths(self) -> list[int]:

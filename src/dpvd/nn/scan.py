@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from dpvd.nn.cells import Cell, State
 from dpvd.nn.functional import noise_std
 
-__all__ = ["Noise", "before", "scan", "variance_gradient"]
+__all__ = ["Noise", "before", "half_inverse", "scan", "variance_gradient"]
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,15 @@ class Noise:
         return Noise(self.variance.detach(), self.draw)
 
 
-def variance_gradient(delta: Tensor, draw: Tensor, std: Tensor) -> Tensor:
-    """u = dL/dv = δ ε / (2√v), of the shape of ``std``, summed over the gates that share v; zero where v is."""
+def half_inverse(std: Tensor) -> Tensor:
+    """1 / (2√v), what the gradient of √v is multiplied by to be that of v; 0 where v is."""
+    return torch.where(std > 0, 0.5 / std, 0.0)
+
+
+def variance_gradient(delta: Tensor, draw: Tensor, slope: Tensor) -> Tensor:
+    """u = dL/dv = δ ε / (2√v), of the shape of ``slope`` = 1 / (2√v): summed over the gates that share v."""
     product = delta * draw
-    if std.shape[-1] == 1:
-        product = product.sum(-1, keepdim=True)
-    return torch.where(std > 0, product / (2 * std), 0.0)
+    return (product.sum(-1, keepdim=True) if slope.shape[-1] == 1 else product) * slope
 
 
 def before(hidden: Tensor, start: Tensor, reverse: bool) -> Tensor:
@@ -86,13 +89,13 @@ def scan(
         projected: [T, B, projected], zeros: its gradient is the one that arrives at the projections.
 
     Returns:
-        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, the standard deviation
-        of the noise at each step, and all h_t before their projection, each None where there is none.
+        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 / (2√v) of the noise at
+        each step, and all h_t before their projection, each None where there is none.
     """
     variance, draw = (None, None) if noise is None else (noise.variance, noise.draw)
     apply: Any = _Scan.apply  # untyped in torch
-    hidden, std, raw, *end = apply(cell, reverse, a, offset, weight, variance, draw, projection, projected, *start)
-    return hidden, tuple(end), std, raw
+    hidden, slope, raw, *end = apply(cell, reverse, a, offset, weight, variance, draw, projection, projected, *start)
+    return hidden, tuple(end), slope, raw
 
 
 class _Scan(torch.autograd.Function):
@@ -126,17 +129,18 @@ class _Scan(torch.autograd.Function):
             if projection is not None:
                 torch.mm(raw[t], projection.T, out=hidden[t])
             state = (hidden[t], kept[t])[: len(start)]
+        slope = None if std is None else half_inverse(std)
         ctx.cell, ctx.reverse = cell, reverse
-        ctx.save_for_backward(gates, weight, variance, draw, projection, hidden, kept, raw, std, *start)
+        ctx.save_for_backward(gates, weight, variance, draw, projection, hidden, kept, raw, slope, *start)
         ctx.set_materialize_grads(False)
         unprojected = None if projection is None else raw
-        ctx.mark_non_differentiable(*(value for value in (std, unprojected) if value is not None))
-        return hidden, std, unprojected, *(part.clone() for part in state)
+        ctx.mark_non_differentiable(*(value for value in (slope, unprojected) if value is not None))
+        return hidden, slope, unprojected, *(part.clone() for part in state)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        gates, weight, variance, draw, projection, hidden, kept, raw, std, *start = ctx.saved_tensors
+        gates, weight, variance, draw, projection, hidden, kept, raw, slope, *start = ctx.saved_tensors
         cell, reverse, (d_hidden, _, _, *d_end) = ctx.cell, ctx.reverse, grads
         arriving = [torch.zeros_like(s) if d is None else d.clone() for s, d in zip(start, d_end, strict=True)]
         deltas = gates if cell.sums else torch.empty_like(gates)
@@ -153,15 +157,15 @@ class _Scan(torch.autograd.Function):
             if not cell.sums:
                 deltas[t] = delta
             arriving[0] = torch.addmm(arriving[0], delta, weight) if cell.carries else delta @ weight
-            if std is not None:
-                u = variance_gradient(delta, draw, std[t])
+            if slope is not None:
+                u = variance_gradient(delta, draw, slope[t])
                 arriving[0].addcmul_(state[0], u @ variance, value=2)
         d_weight = d_variance = d_projection = None
         if ctx.needs_input_grad[4] or ctx.needs_input_grad[5]:
             came_in = before(hidden, start[0], reverse)
             d_weight = _summed_outer(deltas, came_in)
             if ctx.needs_input_grad[5]:
-                d_variance = _summed_outer(variance_gradient(deltas, draw, std), came_in.square())
+                d_variance = _summed_outer(variance_gradient(deltas, draw, slope), came_in.square())
         if at_projection is not None and ctx.needs_input_grad[7]:
             d_projection = _summed_outer(at_projection, raw)
         d_offset = None if cell.sums else deltas

@@ -10,7 +10,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from dpvd.nn.cells import CELLS, State
-from dpvd.nn.scan import Noise, before, scan
+from dpvd.nn.scan import Noise, before, half_inverse, scan
 
 __all__ = ["Pass", "Weights", "WeightsOf", "directions", "own_weights", "unroll"]
 
@@ -48,7 +48,7 @@ class Pass:
         hidden: h_t, [T, B, hidden].
         start: the first h.
         raw: h_t before their projection, or None.
-        std: by matrix, "ih" and "hh", the standard deviation of its noise at each step, [T, B, gates] or [T, B, 1].
+        slopes: by matrix, "ih" and "hh", 1 / (2√v) of its noise at each step, [T, B, gates] or [T, B, 1].
         edges: by matrix, where in the graph the gradient [T, B, gates] of what it gave arrives; "hh" is left out
             where it is that of "ih".
     """
@@ -59,7 +59,7 @@ class Pass:
     start: Tensor
     hidden: Tensor = field(init=False)
     raw: Tensor | None = None
-    std: dict[str, Tensor] = field(default_factory=dict)
+    slopes: dict[str, Tensor] = field(default_factory=dict)
     edges: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -137,18 +137,19 @@ def _run(mode: str, x: Tensor, start: State, one: Pass, *, constant: bool) -> tu
     bias, offset = (_sum(w.bias_ih, w.bias_hh), None) if cell.sums else (w.bias_ih, _offset(w, x))
     a = F.linear(x, w.ih, bias)
     if w.noise_ih is not None:
-        one.std["ih"] = w.noise_ih.std(x)
-        a.addcmul_(one.std["ih"], w.noise_ih.draw)
+        std = w.noise_ih.std(x)
+        a.addcmul_(std, w.noise_ih.draw)
+        one.slopes["ih"] = half_inverse(std.detach())
     projected = None if w.hr is None else w.hr.new_zeros(1).expand(*x.shape[:2], len(w.hr))
     if constant:
         arriving = {"ih": a, "hh": offset, "hr": projected}
         one.edges = {name: get_gradient_edge(v.requires_grad_()) for name, v in arriving.items() if v is not None}
-    hidden, last, std, one.raw = scan(
+    hidden, last, slope, one.raw = scan(
         cell, a, offset, w.hh, start, reverse=one.reverse, noise=w.noise_hh, projection=w.hr, projected=projected
     )
     one.hidden = hidden
-    if std is not None:
-        one.std["hh"] = std
+    if slope is not None:
+        one.slopes["hh"] = slope
     return hidden, last
 
 

@@ -50,7 +50,7 @@ def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Ter
     terms = _weight_terms(factors, kept)
     if layer.learned and call.draws:
         parts = [
-            _scale_gradient(layer.rates, noise, one.std[side], *factors[f"weight_{side}_{one.end}"])
+            _scale_gradient(layer.rates, noise, one.slopes[side], *factors[f"weight_{side}_{one.end}"])
             for one in call.memory
             for side, noise in (("ih", one.weights.noise_ih), ("hh", one.weights.noise_hh))
         ]
@@ -59,9 +59,9 @@ def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Ter
     return terms
 
 
-def _scale_gradient(rates: Rates, noise: Noise, std: Tensor, delta: Tensor, value: Tensor) -> Tensor:
+def _scale_gradient(rates: Rates, noise: Noise, slope: Tensor, delta: Tensor, value: Tensor) -> Tensor:
     """[B, gates, in] or, where gates share σ, [B, in]: σ² ∘ Σ_t u_t ⊗ x_t²."""
-    u, squares = variance_gradient(delta, noise.draw.unsqueeze(1), std.transpose(0, 1)), value.square()
+    u, squares = variance_gradient(delta, noise.draw.unsqueeze(1), slope.transpose(0, 1)), value.square()
     if rates is Rates.WEIGHT:
         return (u.mT @ squares).mul_(noise.variance)
     return ((u @ noise.variance) * squares).sum(1)

@@ -1,0 +1,41 @@
+/* Compares the code for each instruction set with the baseline, bit for bit; compiled and run by test_kernels.py. */
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "aes.c"
+#include "normals.c"
+
+static int differs(const void *first, const void *second, size_t size, const char *name) {
+    if (memcmp(first, second, size) == 0) return 0;
+    printf("%s differs\n", name);
+    return 1;
+}
+
+int main(void) {
+    int wrong = 0;
+#if DPVD_X86
+    static uint32_t words[BLOCK_BYTES / sizeof(uint32_t)], others[BLOCK_BYTES / sizeof(uint32_t)];
+    static float out[2 * BLOCK_PAIRS], baseline[2 * BLOCK_PAIRS];
+    unsigned char key[32] = {7, 7, 7};
+    round_keys keys;
+    const char *cipher = choose_cipher();
+    if (cipher == NULL) return 77;
+    expand_key(key, &keys);
+    for (size_t draws = 0; draws <= 2 * BLOCK_PAIRS; draws += draws < 40 ? 1 : 251) {
+        write_blocks_aesni(&keys, draws * 1000, (unsigned char *)words, BLOCK_BYTES / 16);
+        if (strcmp(cipher, "vaes") == 0) {
+            write_blocks_vaes(&keys, draws * 1000, (unsigned char *)others, BLOCK_BYTES / 16);
+            wrong |= differs(words, others, sizeof words, "vaes");
+        }
+        transform_baseline(words, baseline, draws, 1.5f, 0);
+        if (__builtin_cpu_supports("avx2")) {
+            transform_avx2(words, out, draws, 1.5f, 0);
+            wrong |= differs(out, baseline, draws * sizeof *out, "avx2");
+        }
+    }
+#else
+    return 77;
+#endif
+    return wrong;
+}
