@@ -20,10 +20,22 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-__all__ = ["Direct", "Lookup", "Outer", "PerExample", "RowSquares", "Term", "compact", "prepare"]
+__all__ = [
+    "Direct",
+    "Lookup",
+    "Outer",
+    "PerExample",
+    "RowSquares",
+    "Term",
+    "gram_is_cheaper",
+    "materialised",
+    "prepare",
+]
 
 # Cross terms can cancel; the norm is over-estimated by this many units of rounding of what cancelled.
 ROUNDING_UNITS = 8
+
+ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
 
 
 @dataclass(frozen=True)
@@ -116,30 +128,28 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None) -> PerExample:
         return Rows(index, values, lookups[0].rows)
     outers = [term for term in terms if isinstance(term, Outer)]
     if len(outers) < len(terms):
-        return Materialised(sum_materialised(terms))
+        return Materialised(_summed(terms))
     if all(term.positions == term.groups == 1 for term in outers):
         return Factored([_flatten(term) for term in outers])
     if any(term.scale is not None for term in outers):
-        return Materialised(sum_materialised(terms))
-    left = torch.cat([_with_positions(term.left) for term in outers], dim=1)
-    right = torch.cat([_with_positions(term.right) for term in outers], dim=1)
-    joined = Outer(left, right, groups=outers[0].groups)
-    return Gram(joined) if _gram_is_cheaper(joined) else Materialised(sum_materialised([joined]))
+        return Materialised(_summed(terms))
+    joined = outers[0]
+    if len(outers) > 1:
+        left, right = (
+            [_with_positions(f) for f in fs] for fs in zip(*((t.left, t.right) for t in outers), strict=True)
+        )
+        joined = Outer(torch.cat(left, dim=1), torch.cat(right, dim=1), groups=joined.groups)
+    return Gram(joined) if gram_is_cheaper(joined) else Materialised(_summed([joined]))
 
 
-def compact(term: Outer) -> Term:
-    """The term itself, or its materialised form where :func:`prepare` would choose that for it alone.
+def gram_is_cheaper(term: Outer) -> bool:
+    """Whether the factors should be kept, or the gradients that they make up.
 
-    Convolutions unfold their inputs into many positions; this lets go of them early.
+    Both cost one product of the factors: for the sum, or for the gradients. Beside it, inner products of T positions
+    cost T² (out + in) operations, and gradients out · in entries to be written and read, each as slow as eight.
     """
-    if term.scale is None and _gram_is_cheaper(term):
-        return term
-    return Direct(sum_materialised([term]))
-
-
-def _gram_is_cheaper(term: Outer) -> bool:
-    """Whether T x T inner products on both sides cost less than the outer products: 2T² ≤ out · in, per block."""
-    return 2 * term.positions**2 <= (term.left.shape[-1] // term.groups) * (term.right.shape[-1] // term.groups)
+    out, into = term.left.shape[-1] // term.groups, term.right.shape[-1] // term.groups
+    return term.positions**2 * (out + into) <= ENTRY_COST * out * into
 
 
 @dataclass(frozen=True)
@@ -233,13 +243,14 @@ class Materialised:
         return Materialised(self.values[examples])
 
 
-def sum_materialised(terms: Sequence[Term]) -> Tensor:
+def _summed(terms: Sequence[Term]) -> Tensor:
     """[B, *shape]: the per-example gradients that these terms stand for."""
-    parts = [_materialised(term) for term in terms]
+    parts = [materialised(term) for term in terms]
     return _add([part.view_as(parts[0]) for part in parts])
 
 
-def _materialised(term: Term) -> Tensor:
+def materialised(term: Term) -> Tensor:
+    """[B, ...]: the per-example gradients that a term stands for, as [out, in / G] for a product."""
     if isinstance(term, Direct):
         return term.values
     if isinstance(term, Lookup):

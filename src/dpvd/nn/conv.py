@@ -1,5 +1,7 @@
 """Convolutions with noise on their weights. The noise is in ``families``; one constructor serves all dimensions."""
 
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TypeAlias
 
 import torch
@@ -34,6 +36,10 @@ class ConvMap(VariationalLayer):
     """
 
     groups: int
+    kernel_size: tuple[int, ...]
+    stride: tuple[int, ...]
+    padding: tuple[int, ...] | str
+    dilation: tuple[int, ...]
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         result: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]  # of torch's class
@@ -90,7 +96,34 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
         if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
             return super().output_variance(x)
-        return self.linear_map(x.square(), self.log_sigma2.exp().expand_as(self.weight[:1]), None)
+        squares, variance = x.square(), self.log_sigma2.exp()
+        if self.rates is Rates.NEURON:
+            return self.linear_map(squares, variance.expand_as(self.weight[:1]), None)
+        energy = squares.sum(1, keepdim=True)
+        if self.padding_mode == "zeros" and not isinstance(self.padding, str):
+            return variance * _window_sums(energy, self.kernel_size, self.stride, self.padding, self.dilation)
+        return self.linear_map(energy, variance.expand_as(self.weight[:1, :1]), None)
+
+
+def _window_sums(
+    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+) -> Tensor:
+    """Σ of x [B, 1, *] over each place of the kernel: one product with a matrix of zeros and ones in each dimension.
+
+    A convolution with a kernel of ones, which libraries for convolutions are slow at.
+    """
+    for d, geometry in enumerate(zip(kernel, stride, padding, dilation, strict=True), start=2):
+        window = _window_matrix(x.shape[d], *geometry).to(x)
+        x = torch.tensordot(x, window, dims=([d], [0])).movedim(-1, d)
+    return x
+
+
+@lru_cache(maxsize=64)
+def _window_matrix(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
+    """[size, places]: 1 where an entry lies under the kernel at a place."""
+    places = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
+    distance = torch.arange(size).unsqueeze(1) + padding - stride * torch.arange(places)
+    return ((distance >= 0) & (distance % dilation == 0) & (distance < dilation * kernel)).float()
 
 
 class AdditiveConv1d(AdditiveConv, nn.Conv1d):

@@ -5,6 +5,7 @@ every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A
 the roles of input and output swapped.
 """
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.grads.factors import Direct, Outer, Term, compact
+from dpvd.grads.factors import Direct, Outer, Term, gram_is_cheaper, materialised
 from dpvd.grads.rules.common import Rule, Terms, sum_to_channels, variance_gradient, variance_share
 from dpvd.nn import (
     AdditiveConv1d,
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from dpvd.grads.units import Call
 
 __all__ = ["RULES"]
+
+UNFOLDED_ENTRIES = 1 << 18  # 1 MB in float32
 
 
 def conv(layer: Any, call: "Call", grad: Tensor) -> Terms:
@@ -79,10 +82,20 @@ def _log_variance_term(layer: Any, parameter: Tensor, call: "Call", grad: Tensor
 
 def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
     """The gradient of the weight (times ``scale``, of its shape) for input x [B, in, *] and arriving [B, out, *]."""
-    left, right = (x, _gradient_patches(layer, x, grad)) if layer.transposed else (grad, _input_patches(layer, x))
     scale = None if scale is None else scale.flatten(1)
-    term = compact(Outer(_positions(left), right, scale, layer.groups))
-    return Direct(term.values.view(-1, *layer.weight.shape)) if isinstance(term, Direct) else term
+    if scale is None and gram_is_cheaper(_outer(layer, x[:1], grad[:1])):
+        return _outer(layer, x, grad)
+    # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the cache.
+    count, size = len(x), max(1, UNFOLDED_ENTRIES // max(1, _outer(layer, x[:1], grad[:1]).right.numel()))
+    slices = [slice(start, start + size) for start in range(0, max(1, count), size)]
+    gradients = torch.cat([materialised(replace(_outer(layer, x[s], grad[s]), scale=scale)) for s in slices])
+    return Direct(gradients.view(count, *layer.weight.shape))
+
+
+def _outer(layer: Any, x: Tensor, grad: Tensor) -> Outer:
+    """The gradient of the weight as products of unfolded inputs with gradients, one for each position."""
+    left, right = (x, _gradient_patches(layer, x, grad)) if layer.transposed else (grad, _input_patches(layer, x))
+    return Outer(_positions(left), right, groups=layer.groups)
 
 
 def _input_patches(layer: Any, x: Tensor) -> Tensor:
