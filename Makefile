@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check fix docs bench clean
+.PHONY: setup demo test check fix docs bench bench-quick bench-peers opacus-norms clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -21,7 +21,17 @@ fix: .venv/ready
 docs: .venv/docs-ready
 	$(BIN)/mkdocs build --strict
 bench: .venv/ready
-	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.run
+	$(BIN)/python -m benchmarks.page
+	$(BIN)/python -m benchmarks.check
+bench-quick: .venv/ready
+	$(BIN)/python -m benchmarks.run --quick
+	$(BIN)/python -m benchmarks.check benchmarks/results/quick.json
+bench-peers: .venv/ready
+	$(BIN)/python -m benchmarks.run --peers-only
+	$(BIN)/python -m benchmarks.page
+opacus-norms: .venv/ready
+	$(BIN)/python -m benchmarks.opacus_norms
 clean:
 	rm -rf .venv site build dist runs
 

@@ -1,0 +1,1 @@
+"""Benchmarks: what privacy costs, against ordinary training and against other libraries."""

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 
 from dpvd.grads import Clipping, ClippingMode, Engine
 from dpvd.grads.rules import RULES
-from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention, variational
+from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention, tied_layers, variational
+from dpvd.plan import PrivacyPlan
+from dpvd.training import PrivateStep
 from tests.grads.test_attention import Attends, Encoder, loss, make, sequences
 from tests.grads.test_engines import assert_equal, run
 
@@ -99,3 +101,18 @@ def test_an_encoder_layer_equals_the_oracle_by_rules_alone(norm_first, batch_fir
     for engine in (Engine.FACTORED, Engine.AUTO):
         assert_equal(run(engine, model, loss, batch, Clipping()), truth)
     assert "cannot" not in caplog.text
+
+
+def test_a_private_step_ties_the_scale_of_the_whole_encoder(generator):
+    """ζ = ηzΔ/S is what attention samples with, and the clipped sum under it is still the oracle's."""
+    model = variational(Encoder(batch_first=True, dropout=0.0), rates="layer", learned=False)
+    plan = PrivacyPlan(100, 20, steps=2, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
+    step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.5))
+    batch = sequences(generator, 8, (5, 4))
+    step(batch)
+    assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20)
+    scales = [layer.log_sigma2.exp().sqrt().item() for layer in tied_layers(model)]
+    assert scales == pytest.approx([step.zeta] * 4)  # attention, two dense layers and the head
+    truth = run(Engine.LOOP, model, loss, batch, plan.clipping)
+    assert_equal(run(Engine.FACTORED, model, loss, batch, plan.clipping), truth)
+    assert truth.norms.max() > 0.7

@@ -133,5 +133,5 @@ def _left(model: nn.Module) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name or "model", type(module).__name__)
         for name, module in model.named_modules()
-        if module._parameters and module not in done
+        if any(True for _ in module.parameters(recurse=False)) and module not in done
     )

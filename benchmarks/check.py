@@ -1,0 +1,107 @@
+"""Hold the measured figures against the limits that were set for them.
+
+    python -m benchmarks.check [results.json]
+
+Prints every figure that has a limit, and what falls short; the exit code is 1 if anything does.
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.results import LATEST, Results, load
+from benchmarks.workloads import WORKLOADS
+
+__all__ = ["LIMITS", "Limit", "Verdict", "judge", "main", "remarks"]
+
+
+@dataclass(frozen=True)
+class Limit:
+    """How much slower and larger than a baseline the step of a system may be.
+
+    Args:
+        workloads, systems: to which it applies.
+        ratio: of the median times, in interleaved rounds.
+        memory: of the peaks, in fresh processes.
+        baseline: the system that it is compared with.
+    """
+
+    workloads: tuple[str, ...]
+    systems: tuple[str, ...]
+    ratio: float
+    memory: float
+    baseline: str = "plain"
+
+
+LIMITS = (
+    Limit(("mnist-mlp", "wide-mlp"), ("dpsgd", "dpvd"), ratio=1.10, memory=1.2),
+    Limit(("digits-mlp",), ("dpsgd", "dpvd"), ratio=1.3, memory=1.2),
+    Limit(("cnn",), ("dpsgd", "dpvd"), ratio=1.15, memory=1.3),
+    Limit(("lstm",), ("dpsgd", "dpvd"), ratio=1.2, memory=1.3),
+    Limit(tuple(WORKLOADS), ("sparse-private",), ratio=1.15, memory=1.2, baseline="sparse"),
+)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One figure and its limit; ``found`` is None where it was not measured."""
+
+    workload: str
+    system: str
+    quantity: str
+    baseline: str
+    found: float | None
+    limit: float
+
+    @property
+    def kept(self) -> bool:
+        return self.found is not None and self.found <= self.limit
+
+    def __str__(self) -> str:
+        found = "not measured" if self.found is None else f"{self.found:.3f}"
+        mark = "" if self.kept else "   FALLS SHORT"
+        what = f"{self.quantity} to {self.baseline}"
+        return f"{self.workload:<11} {self.system:<15} {what:<16} {found:>12}   at most {self.limit:g}{mark}"
+
+
+def judge(results: Results) -> list[Verdict]:
+    """Every figure that has a limit; one that is missing does not keep it."""
+    verdicts = []
+    for limit in LIMITS:
+        for work in limit.workloads:
+            systems = results["workloads"].get(work, {}).get("systems", {})
+            base = systems.get(limit.baseline, {})
+            for system in limit.systems:
+                own = systems.get(system, {})
+                ratio = own.get("ratio") if limit.baseline == "plain" else own.get("ratio_to", {}).get(limit.baseline)
+                memory = own["peak_mb"] / base["peak_mb"] if "peak_mb" in own and "peak_mb" in base else None
+                verdicts.append(Verdict(work, system, "time", limit.baseline, ratio, limit.ratio))
+                verdicts.append(Verdict(work, system, "memory", limit.baseline, memory, limit.memory))
+    return verdicts
+
+
+def remarks(results: Results) -> list[str]:
+    """What the limits say nothing of, but whoever reads them should know."""
+    found = []
+    for name, work in results["workloads"].items():
+        for system in ("dpsgd", "dpvd"):
+            ratio = work["systems"].get(system, {}).get("ratio_to", {}).get("plain-channels-last")
+            if ratio is not None:
+                found.append(f"{name}: {system} takes {ratio:.2f} times the plain step in channels_last")
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    given = sys.argv[1:] if arguments is None else arguments
+    results = load(Path(given[0]) if given else LATEST)
+    verdicts = judge(results)
+    print(*verdicts, *remarks(results), sep="\n")
+    short = [verdict for verdict in verdicts if not verdict.kept]
+    print(
+        f"{len(verdicts) - len(short)} of {len(verdicts)} limits are kept ({results['clock']} time, {results['date']})"
+    )
+    return int(bool(short))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

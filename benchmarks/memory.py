@@ -1,0 +1,53 @@
+"""Peak memory of one system, in a process that does nothing else."""
+
+import contextlib
+import gc
+import resource
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from benchmarks.workloads import Step, Workload
+
+__all__ = ["limit_memory", "peak_mb"]
+
+STEPS = 3
+_STATUS, _CLEAR, _INFO = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
+_RESET_PEAK = "5"  # proc(5): reset the peak resident set size to the present one
+
+
+def peak_mb(make: Callable[[Workload], Step], work: Workload) -> float:
+    """How far resident memory rises above what it was before the model and its batch were made, in MB (10⁶ bytes).
+
+    A miniature of the workload takes a step first, so that libraries which are loaded on first use do not count. The
+    kernel's high-water mark is then reset; it sees every page, also of temporaries inside torch's own code.
+
+    Args:
+        make: builds the system.
+        work: what it is to train.
+
+    Raises:
+        OSError: where there is no /proc (Linux has it), or it may not be written.
+    """
+    make(work.miniature)()
+    gc.collect()
+    before = _kilobytes(_STATUS, "VmRSS")
+    _CLEAR.write_text(_RESET_PEAK)
+    step = make(work)
+    for _ in range(STEPS):
+        step()
+    return (_kilobytes(_STATUS, "VmHWM") - before) * 1024 / 1e6
+
+
+def limit_memory(share: float = 0.9) -> None:
+    """Let allocations beyond this share of the free memory fail, instead of the machine."""
+    with contextlib.suppress(OSError):
+        limit = int(share * _kilobytes(_INFO, "MemAvailable") * 1024)
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+def _kilobytes(file: Path, field: str) -> int:
+    for line in file.read_text().splitlines():
+        if line.startswith(field + ":"):
+            return int(line.split()[1])
+    raise OSError(f"{file} has no {field} on {sys.platform}")

@@ -1,0 +1,134 @@
+"""Write the performance page and its figures from the latest results: ``python -m benchmarks.page``."""
+
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks.check import judge, remarks
+from benchmarks.children import ROOT
+from benchmarks.draw import LABELS, growth_curves, ratio_bars
+from benchmarks.results import LATEST, Results, load
+from benchmarks.shares import PIECES, REST
+from dpvd.report.inline import svg_bytes
+
+__all__ = ["main", "page", "write"]
+
+_NAMES = {"plain": "plain PyTorch", **LABELS}
+_METHOD = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
+
+
+def page(results: Results) -> str:
+    """The page in Markdown."""
+    return _METHOD.format(
+        circumstances=_circumstances(results),
+        limits=_limits(results),
+        remarks="".join(f"\n- {remark}" for remark in remarks(results)),
+        systems="\n\n".join(_systems(name, work) for name, work in results["workloads"].items()),
+        failures=_failures(results),
+        shares=_shares(results),
+        growth="\n\n".join(_growth(what, found) for what, found in results["growth"].items()),
+    )
+
+
+def write(results: Results, folder: Path) -> None:
+    """Write the page and its figures into the folder of the documentation."""
+    (folder / "figures").mkdir(parents=True, exist_ok=True)
+    (folder / "figures" / "ratios.svg").write_bytes(svg_bytes(ratio_bars(results)))
+    (folder / "figures" / "growth.svg").write_bytes(svg_bytes(growth_curves(results)))
+    (folder / "performance.md").write_text(page(results), encoding="utf-8")
+
+
+def _circumstances(results: Results) -> str:
+    machine, versions = results["machine"], results["versions"]
+    clock = {"wall": "elapsed time", "cpu": "processor time"}[results["clock"]]
+    software = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return (
+        f"{results['date'][:10]}, {machine['processor']}, {machine['cores']} cores, {results['threads']} torch "
+        f"threads, {clock}. {software}. Noise: {results['noise']}."
+    )
+
+
+def _limits(results: Results) -> str:
+    rows = [
+        (
+            verdict.workload,
+            _NAMES[verdict.system],
+            f"{verdict.quantity} to {_NAMES[verdict.baseline]}",
+            _number(verdict.found),
+            f"{verdict.limit:g}",
+            "yes" if verdict.kept else "**no**",
+        )
+        for verdict in judge(results)
+    ]
+    return _table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
+
+
+def _systems(name: str, work: Results) -> str:
+    base = work["systems"]["plain"]["peak_mb"]
+    rows = []
+    for system, found in work["systems"].items():
+        if "failed" in found:
+            rows.append((_NAMES[system], "no result", "", "", ""))
+            continue
+        low, high = found["ratio_quartiles"]
+        peak = found["peak_mb"]
+        rows.append(
+            (
+                _NAMES[system],
+                f"{found['ms']:.3g}",
+                f"{_number(found['ratio'])} ({_number(low)} to {_number(high)})",
+                f"{peak:,.0f}",
+                f"{peak / base:.2f}",
+            )
+        )
+    heading = f"### {name}\n\nBatch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds.\n\n"
+    return heading + _table(("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows)
+
+
+def _failures(results: Results) -> str:
+    lines = [
+        f"- {_NAMES[system]}, {name}: {found['failed']}"
+        for name, work in results["workloads"].items()
+        for system, found in work["systems"].items()
+        if "failed" in found
+    ]
+    return "No result:\n\n" + "\n".join(lines) if lines else "Every library took every workload."
+
+
+def _shares(results: Results) -> str:
+    pieces = [*dict.fromkeys(piece for piece, _, _ in PIECES), REST]
+    rows = [
+        (name, _NAMES[system], *(f"{100 * found[piece]:.0f} %" for piece in pieces))
+        for name, work in results["workloads"].items()
+        for system, found in work["shares"].items()
+    ]
+    return _table(("workload", "system", *pieces), rows)
+
+
+def _growth(what: str, found: Results) -> str:
+    rows = [
+        (str(size), f"{ms:.3g}", *(_number(found["ratios"][system][place]["median"]) for system in ("dpsgd", "dpvd")))
+        for place, (size, ms) in enumerate(zip(found["at"], found["ms"], strict=True))
+    ]
+    return f"{found['network']}:\n\n" + _table((what, "plain ms", "DP-SGD", "Algorithm 1"), rows)
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "not measured"
+    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("|" + "|".join(f" {cell} " if cell != "---" else cell for cell in line) + "|" for line in lines)
+
+
+def main() -> int:
+    write(load(LATEST), ROOT / "docs")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Other libraries' private steps on the same networks, each in an environment of its own."""

@@ -1,0 +1,86 @@
+"""What a benchmark leaves behind: one JSON file, from which tables, figures and verdicts follow."""
+
+import json
+import os
+import platform
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy
+import torch
+
+import dpvd
+from benchmarks.children import ROOT
+from benchmarks.timing import Clock
+from dpvd.mechanisms import SystemBits
+
+__all__ = ["LATEST", "QUICK", "Results", "circumstances", "entry", "load", "save"]
+
+LATEST = ROOT / "benchmarks" / "results" / "latest.json"
+QUICK = ROOT / "benchmarks" / "results" / "quick.json"
+
+Results = dict[str, Any]
+"""date, machine, versions, clock, threads; ``workloads``: name to ``{batch, parameters, rounds, systems, shares}``;
+``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed: reason}``;
+``growth``: what grows to ``{at, ratios}``."""
+
+
+def circumstances(clock: Clock, threads: int) -> Results:
+    """When, where and with what the figures were measured."""
+    return {
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": {"processor": _processor(), "cores": os.cpu_count(), "platform": platform.platform()},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": numpy.__version__,
+            "dpvd": dpvd.__version__,
+        },
+        "noise": SystemBits().description,
+        "clock": str(clock),
+        "threads": threads or torch.get_num_threads(),
+        "workloads": {},
+        "growth": {},
+    }
+
+
+def entry(times: Any, system: str, baselines: tuple[str, ...]) -> Results:
+    """A system's figures of one interleaved run, as ``benchmarks.child times`` prints it."""
+    own, ratio = times["ms"][system], times["ratios"]["plain"][system]
+    return {
+        "ms": own["median"],
+        "ms_quartiles": [own["low"], own["high"]],
+        "ratio": ratio["median"],
+        "ratio_quartiles": [ratio["low"], ratio["high"]],
+        "ratio_to": {base: times["ratios"][base][system]["median"] for base in baselines if base in times["ratios"]},
+    }
+
+
+def load(path: Path) -> Results:
+    results: Results = json.loads(path.read_text(encoding="utf-8"))
+    return results
+
+
+def save(path: Path, results: Results) -> None:
+    """Write the figures; they are rounded to what was measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(_rounded(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _rounded(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_rounded(part) for part in value]
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    names = (
+        [line.split(":", 1)[1] for line in info.read_text().splitlines() if line.startswith("model name")]
+        if (info.exists())
+        else []
+    )
+    return names[0].strip() if names else platform.processor()

@@ -1,0 +1,187 @@
+"""Measure everything and write it down.
+
+    make bench              all workloads, all systems, growth and other libraries: benchmarks/results/latest.json
+    make bench-quick        all workloads, our systems only, few rounds: benchmarks/results/quick.json
+    make bench-peers        the other libraries again, into the latest results
+
+On a busy machine: --clock cpu --threads 1.
+"""
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+
+from benchmarks.children import NoResult, child
+from benchmarks.environments import PEERS, Peer, installed, interpreter
+from benchmarks.growth import GROWTH, Growth
+from benchmarks.results import LATEST, QUICK, Results, circumstances, entry, load, save
+from benchmarks.systems import SYSTEMS, applies
+from benchmarks.timing import Clock
+from benchmarks.workloads import WORKLOADS, workload
+
+__all__ = ["Settings", "growth", "main", "ours", "peers"]
+
+PRIVATE = ("dpsgd", "dpvd", "sparse-private")
+BASELINES = ("sparse", "plain-channels-last")  # beside the plain step, to which all are compared
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How long and how to measure.
+
+    Args:
+        rounds, seconds: of an interleaved run, whichever ends it first.
+        peaks: processes for each figure of memory.
+        profiled: steps over which shares are taken; 0 for none.
+        clock, threads: as for ``benchmarks.child``.
+    """
+
+    rounds: int
+    seconds: float
+    peaks: int
+    profiled: int
+    clock: Clock = Clock.WALL
+    threads: int = 0
+
+    @property
+    def timed(self) -> tuple[object, ...]:
+        return "--rounds", self.rounds, "--seconds", self.seconds, "--clock", self.clock, "--threads", self.threads
+
+
+FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20)
+FAST = Settings(rounds=30, seconds=5.0, peaks=1, profiled=0)
+
+
+def ours(name: str, settings: Settings) -> Results:
+    """A workload: the plain step and our systems, in one interleaved run; memory; where the time goes."""
+    work = workload(name)
+    systems = [system for system in SYSTEMS if applies(system, work)]
+    times = child("times", name, *systems, *settings.timed)
+    entries = {system: entry(times, system, BASELINES) for system in systems}
+    for system in systems:
+        entries[system]["peak_mb"] = _peak(settings, name, system)
+    return {
+        "batch": work.batch,
+        "parameters": sum(p.numel() for p in work.network().parameters()),
+        "rounds": times["rounds"],
+        "systems": entries,
+        "shares": {system: _shares(settings, name, system) for system in PRIVATE if settings.profiled},
+    }
+
+
+def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) -> dict[str, Results]:
+    """Other libraries on a workload, each against the plain step in its own process; or why not."""
+    found: dict[str, Results] = {}
+    for peer in libraries:
+        for system in peer.systems:
+            found[system] = _or_reason(lambda peer=peer, system=system: _peer(peer, system, name, settings))
+    return found
+
+
+def growth(what: Growth, settings: Settings) -> Results:
+    """Ratios to the plain step as one thing grows."""
+    systems = ("plain", "dpsgd", "dpvd")
+    runs = [child("times", name, *systems, *settings.timed) for name in what.workloads]
+    return {
+        "network": what.network,
+        "at": list(what.at),
+        "ms": [run["ms"]["plain"]["median"] for run in runs],
+        "ratios": {system: [run["ratios"]["plain"][system] for run in runs] for system in systems[1:]},
+    }
+
+
+def main(arguments: list[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    standard = FAST if options.quick else FULL
+    settings = Settings(
+        options.rounds or standard.rounds,
+        options.seconds or standard.seconds,
+        standard.peaks,
+        standard.profiled,
+        options.clock,
+        options.threads,
+    )
+    output = options.output or (QUICK if options.quick else LATEST)
+    results = load(output) if options.peers_only else circumstances(settings.clock, settings.threads)
+    for name in options.workloads:
+        if not options.peers_only:
+            _say(f"{name}: plain and ours")
+            results["workloads"][name] = ours(name, settings)
+        if options.peers_only or not options.quick:
+            _say(f"{name}: other libraries")
+            results["workloads"][name]["systems"] |= peers(name, settings)
+        save(output, results)
+    if not (options.quick or options.peers_only):
+        for what in GROWTH:
+            _say(f"growth with {what.name}")
+            results["growth"][what.name] = growth(what, settings)
+    if not options.quick:
+        results["versions"] |= _versions()
+    save(output, results)
+    _say(f"written to {output}")
+    return 0
+
+
+def _peer(peer: Peer, system: str, name: str, settings: Settings) -> Results:
+    python = interpreter(peer)
+    times = child("times", name, "plain", system, "--module", peer.module, *settings.timed, python=python)
+    found = entry(times, system, ())
+    found["peak_mb"] = _peak(settings, name, system, "--module", peer.module, python=python)
+    return found
+
+
+def _peak(settings: Settings, name: str, system: str, *more: str, python: Path | None = None) -> float:
+    """The median of several fresh processes."""
+    one = ("peak", name, system, *more, "--threads", settings.threads)
+    return median(child(*one, python=python) for _ in range(settings.peaks))
+
+
+def _shares(settings: Settings, name: str, system: str) -> dict[str, float]:
+    found: dict[str, float] = child(
+        "shares", name, system, "--rounds", settings.profiled, "--threads", settings.threads
+    )
+    return found
+
+
+def _or_reason(measure: Callable[[], Results]) -> Results:
+    try:
+        return measure()
+    except NoResult as reason:
+        return {"failed": str(reason)}
+
+
+def _versions() -> dict[str, str]:
+    """Of the other libraries that could be installed."""
+    found: dict[str, str] = {}
+    for peer in PEERS:
+        names = tuple(requirement.split("==")[0] for requirement in peer.requirements if "==" in requirement)
+        try:
+            found |= installed(interpreter(peer), names)
+        except NoResult as reason:
+            found |= dict.fromkeys(names, str(reason))
+    return found
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    kind = parser.add_mutually_exclusive_group()
+    kind.add_argument("--quick", action="store_true", help="our systems only, few rounds")
+    kind.add_argument("--peers-only", action="store_true", help="measure the other libraries again")
+    parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
+    parser.add_argument("--rounds", type=int, help="at most this many for each interleaved run")
+    parser.add_argument("--seconds", type=float, help="after which no round of a run begins")
+    parser.add_argument("--clock", type=Clock, choices=list(Clock), default=Clock.WALL)
+    parser.add_argument("--threads", type=int, default=0, help="of torch; 0 for its own choice")
+    parser.add_argument("--output", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,106 @@
+"""Steps that take turns on the clock: ratios that survive a machine whose speed changes."""
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+
+from benchmarks.workloads import Step
+
+__all__ = ["Clock", "Spread", "interleaved", "ratios", "spread"]
+
+WARM_UP = 3  # steps: the first chooses engines and allocates, the next fill caches
+FEWEST_ROUNDS = 3
+SHORT_TURN_MS, LONG_TURN_MS = 20.0, 500.0
+
+
+class Clock(StrEnum):
+    """What is measured."""
+
+    WALL = "wall"
+    """Elapsed time: what users wait. Needs a machine with nothing else to do."""
+    CPU = "cpu"
+    """Processor time of all threads: for a busy machine, with one thread."""
+
+    @property
+    def read(self) -> Callable[[], float]:
+        return {Clock.WALL: time.perf_counter, Clock.CPU: time.process_time}[self]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """A median and the quartiles around it."""
+
+    median: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, float]:
+        return asdict(self)
+
+
+def spread(values: Sequence[float]) -> Spread:
+    """Median and quartiles of at least one value.
+
+    >>> spread([4.0, 1.0, 2.0, 3.0, 5.0])
+    Spread(median=3.0, low=2.0, high=4.0)
+    """
+    if len(values) == 1:
+        return Spread(values[0], values[0], values[0])
+    low, median, high = statistics.quantiles(values, n=4, method="inclusive")
+    return Spread(median, low, high)
+
+
+def ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Spread]:
+    """Every system's time over the baseline's *in the same round*; median and quartiles over the rounds."""
+    return {
+        name: spread([own / base for own, base in zip(values, times[baseline], strict=True)])
+        for name, values in times.items()
+    }
+
+
+def interleaved(
+    steps: Mapping[str, Step], *, rounds: int, seconds: float, clock: Clock = Clock.WALL
+) -> dict[str, list[float]]:
+    """Milliseconds per step of each system, one value for each round.
+
+    In a round every system has one turn, beginning with another one in every round. A turn is one step, or several
+    where steps are short, so that caches are as warm as in training: the number with which the fastest system fills
+    20 ms, the same for all but those that would need more than half a second for it.
+
+    Args:
+        steps: the systems.
+        rounds: how many rounds at most.
+        seconds: no round begins after this much time, but three are made in any case.
+        clock: what is measured.
+    """
+    names = list(steps)
+    for step in steps.values():
+        for _ in range(WARM_UP):
+            step()
+    repeats = _repeats({name: _turn(step, 1, clock.read) for name, step in steps.items()})
+    times: dict[str, list[float]] = {name: [] for name in names}
+    end = time.monotonic() + seconds
+    for turn in range(max(rounds, FEWEST_ROUNDS)):
+        if turn >= FEWEST_ROUNDS and time.monotonic() > end:
+            break
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            times[name].append(_turn(steps[name], repeats[name], clock.read))
+    return times
+
+
+def _repeats(alone: Mapping[str, float]) -> dict[str, int]:
+    """How many steps each system takes in a turn, from the milliseconds of one of them."""
+    common = math.ceil(SHORT_TURN_MS / max(min(alone.values()), 1e-3))
+    return {name: max(1, min(common, int(LONG_TURN_MS / max(ms, 1e-3)))) for name, ms in alone.items()}
+
+
+def _turn(step: Step, repeats: int, read: Callable[[], float]) -> float:
+    """Milliseconds per step of one turn."""
+    started = read()
+    for _ in range(repeats):
+        step()
+    return 1000 * (read() - started) / repeats

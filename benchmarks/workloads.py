@@ -1,0 +1,134 @@
+"""The networks and batches that are timed. Needs torch alone: other libraries' environments load it too."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor, nn
+
+__all__ = ["CLASSES", "WORKLOADS", "LastStep", "Step", "Workload", "workload"]
+
+Step = Callable[[], object]
+"""One training step on a batch that stays the same."""
+
+CLASSES = 10
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A network, and a batch of random inputs for it.
+
+    Args:
+        name: in tables and files.
+        batch: number of examples.
+        shape: of one example's input.
+        build: makes the network.
+        small: the miniature, a small network and batch of the same kind; None if this is one.
+    """
+
+    name: str
+    batch: int
+    shape: tuple[int, ...]
+    build: Callable[[], nn.Module]
+    small: "Workload | None" = None
+
+    @property
+    def miniature(self) -> "Workload":
+        return self.small or self
+
+    def network(self) -> nn.Module:
+        """The network with fresh weights, the same in every process."""
+        torch.manual_seed(0)
+        return self.build()
+
+    def data(self) -> tuple[Tensor, Tensor]:
+        """Inputs [batch, *shape] and labels [batch], the same in every process."""
+        generator = torch.Generator().manual_seed(0)
+        x = torch.randn(self.batch, *self.shape, generator=generator)
+        return x, torch.randint(CLASSES, (self.batch,), generator=generator)
+
+
+class LastStep(nn.Module):
+    """An LSTM over a sequence, and a dense layer on its last output."""
+
+    def __init__(self, inputs: int, hidden: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(inputs, hidden, batch_first=True)
+        self.head = nn.Linear(hidden, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        outputs, _ = self.lstm(x)
+        return self.head(outputs[:, -1])
+
+
+def dense(widths: Sequence[int]) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for inputs, outputs in pairwise(widths):
+        layers += [nn.Linear(inputs, outputs), nn.ReLU()]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutional(first: int, second: int, hidden: int) -> nn.Sequential:
+    """The network of Papernot et al. (arXiv 2007.14191), table 1: 28 x 28 becomes 4 x 4."""
+    return nn.Sequential(
+        nn.Conv2d(1, first, 8, stride=2, padding=3),
+        nn.Tanh(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Conv2d(first, second, 4, stride=2),
+        nn.Tanh(),
+        nn.MaxPool2d(2, stride=1),
+        nn.Flatten(),
+        nn.Linear(second * 4 * 4, hidden),
+        nn.Tanh(),
+        nn.Linear(hidden, CLASSES),
+    )
+
+
+def mlp(name: str, widths: Sequence[int], batch: int) -> Workload:
+    small = (4, *[4] * (len(widths) - 2), CLASSES)
+    miniature = Workload("miniature", 2, (4,), lambda: dense(small))
+    return Workload(name, batch, (widths[0],), lambda: dense(widths), miniature)
+
+
+WORKLOADS = {
+    work.name: work
+    for work in (
+        mlp("digits-mlp", (64, 1000, CLASSES), 100),
+        mlp("mnist-mlp", (784, 1000, CLASSES), 600),
+        mlp("wide-mlp", (784, 4096, 4096, CLASSES), 256),
+        Workload(
+            "cnn",
+            600,
+            (1, 28, 28),
+            lambda: convolutional(16, 32, 32),
+            Workload("miniature", 2, (1, 28, 28), lambda: convolutional(2, 2, 4)),
+        ),
+        Workload(
+            "lstm",
+            256,
+            (28, 28),
+            lambda: LastStep(28, 128),
+            Workload("miniature", 2, (2, 4), lambda: LastStep(4, 4)),
+        ),
+    )
+}
+
+
+def workload(name: str) -> Workload:
+    """A workload by name, its miniature (``cnn/miniature``), or a dense network and batch: ``784-1000-10@600``.
+
+    Raises:
+        ValueError: for any other text.
+
+    >>> workload("784-500-10@64").batch
+    64
+    """
+    whole, _, part = name.partition("/")
+    if whole in WORKLOADS and part in ("", "miniature"):
+        return WORKLOADS[whole].miniature if part else WORKLOADS[whole]
+    if not re.fullmatch(r"\d+(-\d+)*-10@\d+", name):
+        raise ValueError(f"no workload {name!r}: name one of {', '.join(WORKLOADS)}, or write 784-1000-10@600")
+    widths, batch = name.split("@")
+    return mlp(name, [int(width) for width in widths.split("-")], int(batch))

@@ -1,0 +1,96 @@
+"""Measurements in processes of their own, and the reasons of those that fail."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.child import measure
+from benchmarks.children import NoResult, child
+from benchmarks.environments import PEERS, Peer, interpreter
+from benchmarks.growth import Growth
+from benchmarks.timing import Clock
+
+from benchmarks import children, environments, run
+
+TINY = "16-8-10@4"
+BRIEFLY = run.Settings(rounds=3, seconds=0.1, peaks=1, profiled=2, clock=Clock.CPU)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measure here instead of in a process for each figure: loading torch takes longer than the rest."""
+
+    def here(*arguments: object, python: Path | None = None) -> Any:
+        assert python in (None, Path(sys.executable))
+        return measure([str(argument) for argument in arguments])
+
+    monkeypatch.setattr(run, "child", here)
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_run_of_a_workload_has_all_figures() -> None:
+    found = run.ours(TINY, BRIEFLY)
+    assert found["batch"] == 4
+    assert found["parameters"] == 17 * 8 + 9 * 10
+    assert set(found["systems"]) == {"plain", "dpsgd", "dpvd", "sparse", "sparse-private"}
+    assert found["systems"]["plain"]["ratio"] == 1
+    assert found["systems"]["sparse"]["ratio_to"] == {"sparse": 1}
+    for entry in found["systems"].values():
+        assert entry["ms"] > 0
+        assert entry["ratio_quartiles"][0] <= entry["ratio"] <= entry["ratio_quartiles"][1]
+        assert 0 <= entry["peak_mb"] < 100
+    assert set(found["shares"]) == {"dpsgd", "dpvd", "sparse-private"}
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_a_library_in_our_own_environment_is_measured_like_any_other() -> None:
+    (library,) = (peer for peer in PEERS if peer.name == "torch-func")
+    found = run.peers(TINY, BRIEFLY, (library,))
+    assert set(found) == {"torch-func"}
+    assert found["torch-func"]["ratio"] > 0
+
+
+@pytest.mark.usefixtures("in_this_process")
+def test_growth_has_a_ratio_for_every_size() -> None:
+    found = run.growth(Growth("batch", "16-8-10", (2, 4), lambda n: f"16-8-10@{n}"), BRIEFLY)
+    assert found["at"] == [2, 4]
+    assert [len(ratios) for ratios in found["ratios"].values()] == [2, 2]
+
+
+def test_a_library_that_does_not_install_is_reported_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "HOME", tmp_path)
+    nowhere = Peer("nowhere", ("nowhere",), (f"nowhere @ file://{tmp_path}/nowhere.whl",))
+    with pytest.raises(NoResult, match="nowhere does not install: ERROR"):
+        interpreter(nowhere)
+    assert "does not install" in run.peers(TINY, BRIEFLY, (nowhere,))["nowhere"]["failed"]
+
+
+def test_a_child_that_fails_says_why() -> None:
+    with pytest.raises(NoResult, match="ValueError: no workload 'nonsense'"):
+        child("times", "nonsense", "plain")
+
+
+def test_a_child_that_is_killed_or_too_slow_says_so(tmp_path: Path) -> None:
+    killed = tmp_path / "killed"
+    killed.write_text("#!/bin/sh\nkill -9 $$\n")
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 5\n")
+    for script in (killed, slow):
+        script.chmod(0o755)
+    with pytest.raises(NoResult, match="ended by SIGKILL"):
+        child(python=killed)
+    with pytest.raises(NoResult, match=r"longer than 0\.2 s"):
+        child(python=slow, timeout=0.2)
+
+
+def test_long_reasons_are_cut() -> None:
+    reason = children._reason("Traceback:\n  File ...\nRuntimeError: " + "x" * 500 + "\nsome warning\n")
+    assert reason.startswith("RuntimeError: xxx")
+    assert len(reason) == children.LONGEST_REASON
+
+
+def test_our_own_interpreter_serves_libraries_without_requirements() -> None:
+    assert interpreter(Peer("torch-func", ())) == Path(sys.executable)

@@ -1,0 +1,40 @@
+"""The performance page says what the results say, and is the one in the documentation."""
+
+from pathlib import Path
+
+from benchmarks.children import ROOT
+from benchmarks.opacus_norms import OUTPUT, table
+from benchmarks.page import page, write
+
+from benchmarks.results import LATEST, load
+from tests.benchmarks.results import good_results
+
+
+def test_the_page_has_every_figure_and_every_failure() -> None:
+    results = good_results()
+    results["workloads"]["lstm"]["systems"]["opacus-ghost"] = {"failed": "MemoryError: 20 GB"}
+    results["workloads"]["cnn"]["systems"]["dpvd"] |= {"ratio": 1.234, "peak_mb": 17.0}
+    text = page(results)
+    assert "| dpvd: Algorithm 1 | 2 | 1.23 (0.90 to 1.10) | 17 | 1.70 |" in text
+    assert "| cnn | dpvd: Algorithm 1 | time to plain PyTorch | 1.23 | 1.15 | **no** |" in text
+    assert "- Opacus, ghost, lstm: MemoryError: 20 GB" in text
+    assert "2026-01-02, abacus, 2 cores, 2 torch threads, elapsed time" in text
+
+
+def test_figures_are_drawn_also_where_there_is_no_result(tmp_path: Path) -> None:
+    results = good_results()
+    results["workloads"]["lstm"]["systems"]["opacus-ghost"] = {"failed": "reason"}
+    write(results, tmp_path)
+    drawn = (tmp_path / "figures" / "ratios.svg").read_text()
+    assert drawn.count("no result") == 1
+    assert "dpvd: Algorithm 1" in drawn
+    assert "Algorithm 1" in (tmp_path / "figures" / "growth.svg").read_text()
+
+
+def test_the_page_in_the_documentation_is_that_of_the_latest_results() -> None:
+    """Whoever changes the page changes its template and runs ``python -m benchmarks.page``."""
+    assert (ROOT / "docs" / "performance.md").read_text(encoding="utf-8") == page(load(LATEST))
+
+
+def test_the_comparison_of_norms_in_the_documentation_is_the_one_that_was_made() -> None:
+    assert table(load(OUTPUT)) in (ROOT / "docs" / "gradients.md").read_text(encoding="utf-8")

@@ -1,0 +1,84 @@
+"""The workloads are those that were set, and every system trains every kind of them."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from benchmarks.memory import peak_mb
+from benchmarks.shares import PIECES, REST, shares
+from benchmarks.systems import SYSTEMS, applies, dpvd
+from benchmarks.workloads import WORKLOADS, Step, Workload, workload
+from torch import nn
+
+from benchmarks import systems
+from dpvd.nn import variational
+
+PARAMETERS = {
+    "digits-mlp": 65 * 1000 + 1001 * 10,
+    "mnist-mlp": 785 * 1000 + 1001 * 10,
+    "wide-mlp": 785 * 4096 + 4097 * 4096 + 4097 * 10,
+    "cnn": 65 * 16 + (16 * 16 + 1) * 32 + 513 * 32 + 33 * 10,
+    "lstm": 4 * 128 * (28 + 128 + 2) + 129 * 10,
+}
+BATCHES = {"digits-mlp": 100, "mnist-mlp": 600, "wide-mlp": 256, "cnn": 600, "lstm": 256}
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_have_the_sizes_that_were_set(name: str) -> None:
+    work = workload(name)
+    assert sum(p.numel() for p in work.network().parameters()) == PARAMETERS[name]
+    assert work.batch == BATCHES[name]
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_workloads_are_the_same_in_every_process(name: str) -> None:
+    work = workload(f"{name}/miniature")
+    assert all(torch.equal(a, b) for a, b in zip(work.data(), work.data(), strict=True))
+    x, _ = work.data()
+    assert torch.equal(work.network()(x), work.network()(x))
+
+
+def test_networks_can_be_written_out_and_nonsense_is_refused() -> None:
+    work = workload("20-30-10@40")
+    assert work.network()(work.data()[0]).shape == (40, 10)
+    with pytest.raises(ValueError, match="no workload 'mnist'"):
+        workload("mnist")
+
+
+@pytest.mark.parametrize("kind", ["digits-mlp", "cnn", "lstm"])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_every_system_trains_every_parameter(system: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    work = workload(f"{kind}/miniature")
+    if not applies(system, work):
+        pytest.skip("the order of channels needs images")
+    models: list[nn.Module] = []  # the plain network, and the variational copy that is trained in its place
+
+    def remembered(model: nn.Module) -> nn.Module:
+        models.append(model)
+        return model
+
+    watched = replace(work, build=lambda: remembered(work.build()))
+    monkeypatch.setattr(systems, "variational", lambda *args, **options: remembered(variational(*args, **options)))
+    step = SYSTEMS[system](watched)
+    before = {name: p.clone() for name, p in models[-1].named_parameters()}
+    step()
+    assert [name for name, p in models[-1].named_parameters() if torch.equal(p, before[name])] == []
+    assert len(models) == (1 if system in ("plain", "plain-channels-last", "dpsgd") else 2)
+
+
+def test_shares_add_up_and_every_piece_of_algorithm_1_is_seen() -> None:
+    """A function that was renamed would leave its piece without time."""
+    found = shares(dpvd(workload("64-50-10@20")), 3)
+    assert sum(found.values()) == pytest.approx(1)
+    assert set(found) == {piece for piece, _, _ in PIECES} | {REST}
+    assert all(share > 0 for share in found.values())
+
+
+def test_the_peak_is_that_of_temporaries_too() -> None:
+    """40 MB that live only inside a step are seen; those of the miniature are not counted."""
+
+    def make(work: Workload) -> Step:
+        return lambda: torch.ones(work.batch, 1_000_000).sum()
+
+    work = Workload("test", 10, (1,), nn.Identity, Workload("miniature", 1, (1,), nn.Identity))
+    assert 39 <= peak_mb(make, work) < 50  # pages that were there already may be used again

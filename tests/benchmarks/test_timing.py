@@ -1,0 +1,59 @@
+"""Turns, medians and ratios."""
+
+import time
+from collections.abc import Callable
+
+import pytest
+from benchmarks.timing import Clock, Spread, interleaved, ratios, spread
+
+
+def test_every_system_has_one_turn_in_each_round_and_another_one_begins() -> None:
+    order: list[str] = []
+
+    def step(name: str, seconds: float) -> Callable[[], None]:
+        def take() -> None:
+            order.append(name)
+            time.sleep(seconds)
+
+        return take
+
+    times = interleaved({"a": step("a", 0.03), "b": step("b", 0.03)}, rounds=3, seconds=60)
+    assert [len(values) for values in times.values()] == [3, 3]
+    assert order[-6:] == ["a", "b", "b", "a", "a", "b"]
+
+
+def test_short_steps_take_several_in_a_turn_and_long_ones_fewer() -> None:
+    taken = {"short": 0, "long": 0}
+
+    def step(name: str, seconds: float) -> Callable[[], None]:
+        def take() -> None:
+            taken[name] += 1
+            time.sleep(seconds)
+
+        return take
+
+    interleaved({"short": step("short", 0.002), "long": step("long", 0.2)}, rounds=3, seconds=60)
+    warm_up = 3 + 1
+    assert 3 * 4 <= taken["short"] - warm_up <= 3 * 10
+    assert 3 <= taken["long"] - warm_up <= 3 * 2
+
+
+def test_rounds_end_with_the_seconds_but_there_are_three() -> None:
+    times = interleaved({"only": lambda: time.sleep(0.02)}, rounds=1000, seconds=0.0)
+    assert len(times["only"]) == 3
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """A machine that halves its speed in the middle changes no ratio."""
+    found = ratios({"plain": [1.0, 2.0, 4.0], "private": [1.5, 3.0, 6.0]}, "plain")
+    assert found == {"plain": Spread(1.0, 1.0, 1.0), "private": Spread(1.5, 1.5, 1.5)}
+
+
+def test_the_spread_of_one_value_is_that_value() -> None:
+    assert spread([2.5]) == Spread(2.5, 2.5, 2.5)
+
+
+@pytest.mark.parametrize(("clock", "counted"), [(Clock.WALL, True), (Clock.CPU, False)])
+def test_processor_time_does_not_count_waiting(clock: Clock, counted: bool) -> None:
+    (value, *_) = interleaved({"asleep": lambda: time.sleep(0.03)}, rounds=3, seconds=60, clock=clock)["asleep"]
+    assert (value > 25) is counted
