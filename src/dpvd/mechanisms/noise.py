@@ -1,6 +1,6 @@
 """Gaussian noise, and the one place where it is added to protect data."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -90,14 +90,14 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
         G = Σ_i clip(g_i) + N(0, std² I),   std = noise multiplier · L2 sensitivity.
 
     Guarantees:
-        Every argument is checked, and all random bits are secured, before the first tensor is touched: after an
-        exception nothing has been changed, and nothing was released with part of its noise. The noise is that of one
-        flat tensor with all entries in order, however they are cut into tensors.
+        Every argument is checked before the first tensor is touched, and a tensor's random bits are secured before it
+        is: no exception leaves a tensor with part of its noise. Tensors are noised in order, each as by
+        `standard_normal`.
 
     Edge cases:
         ``std`` 0 leaves the tensors untouched bit for bit and consumes no randomness. No tensors, empty and
-        non-contiguous tensors are legal. A tensor listed under two names gets noise twice. Tensors that follow one
-        another in one float32 buffer on the CPU are noised fastest: in one pass, without memory for the noise.
+        non-contiguous tensors are legal. A tensor listed under two names gets noise twice. Contiguous float32 tensors
+        on the CPU are noised in one pass, without memory for the noise.
 
     Args:
         tensors: what to protect, by name; float32 or float64, any shape and device.
@@ -117,19 +117,14 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
     if std == 0 or not tensors:
         return
     with torch.no_grad():
-        flat = _as_one(tensors.values())
-        if flat is not None:
-            _draw(flat, std, bits, add=True)
-            for tensor in tensors.values():
+        for tensor in tensors.values():
+            if tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous():
+                _draw(tensor.view(-1), std, bits, add=True)
                 torch.autograd.graph.increment_version(tensor)  # autograd cannot see a write through NumPy
-            return
-        wide = any(tensor.dtype == torch.float64 for tensor in tensors.values())
-        total = sum(tensor.numel() for tensor in tensors.values())
-        noise = torch.empty(total, dtype=torch.float64 if wide else torch.float32, device="cpu")
-        _draw(noise, std, bits, add=False)
-        parts = torch.split(noise, [tensor.numel() for tensor in tensors.values()])
-        for tensor, part in zip(tensors.values(), parts, strict=True):
-            tensor.add_(part.view(tensor.shape).to(tensor))
+            else:
+                noise = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
+                _draw(noise.view(-1), std, bits, add=False)
+                tensor.add_(noise.to(tensor.device))
 
 
 def _draw(out: Tensor, std: float, bits: BitSource, *, add: bool) -> None:
@@ -147,21 +142,6 @@ def _draw(out: Tensor, std: float, bits: BitSource, *, add: bool) -> None:
         piece = array[begin:end]
         draw_from_key(piece, std, window.key, window.start, add=add, threads=torch.get_num_threads())
         begin = end
-
-
-def _as_one(tensors: Iterable[Tensor]) -> Tensor | None:
-    """The flat float32 tensor on the CPU that these, one directly behind the other, are; None if they are not."""
-    filled = [tensor for tensor in tensors if tensor.numel() > 0]
-    if not filled:
-        return None
-    first, end = filled[0], filled[0].data_ptr()
-    for tensor in filled:
-        if tensor.dtype != torch.float32 or tensor.device.type != "cpu" or not tensor.is_contiguous():
-            return None
-        if tensor.untyped_storage().data_ptr() != first.untyped_storage().data_ptr() or tensor.data_ptr() != end:
-            return None
-        end += tensor.numel() * tensor.element_size()
-    return first.as_strided((sum(tensor.numel() for tensor in filled),), (1,))
 
 
 def _check(name: str, tensor: Tensor, std: float) -> None:
