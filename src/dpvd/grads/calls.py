@@ -1,13 +1,10 @@
 """What the factored engine knows of one call of a module."""
 
 import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 __all__ = ["Call", "CannotFactor", "Unit", "leaves"]
@@ -40,7 +37,6 @@ class Call:
     draws: list[Tensor]  # the random numbers the unit drew, each with the batch first
     aux: list[Tensor | None]  # what the layer told of each draw: the standard deviation it was multiplied by
     edges: list[Any] = field(default_factory=list)  # where the gradient of each output arrives in the graph
-    random_state: Tensor | None = None  # of torch's own generator on the CPU when the call began
     memory: Any = None  # what the rule's own forward pass keeps for its terms
     versions: list[int] = field(default_factory=list)
 
@@ -70,14 +66,6 @@ class Call:
             if grad is not None and (grad.dim() <= dim or grad.shape[dim] != count):
                 where = "the batch as its first dimension" if dim == 0 else f"the batch as dimension {dim}"
                 raise CannotFactor(f"the output of {self.unit.name!r} does not have {where}")
-
-    @contextmanager
-    def torch_randomness(self) -> Iterator[None]:
-        """Let torch's own generator on the CPU give once more what it gave during the call (dropout masks)."""
-        with torch.random.fork_rng(devices=[]):
-            if self.random_state is not None:
-                torch.set_rng_state(self.random_state)
-            yield
 
     def _versions(self) -> list[int]:
         return [value._version for value in leaves((*self.args, *self.kwargs.values())) if isinstance(value, Tensor)]

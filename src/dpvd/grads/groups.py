@@ -48,7 +48,7 @@ class Grouping:
         coordinates that depends on the current parameters only, so it costs no privacy.
         """
         return {
-            names[local]: jacobian.detach().clamp_min(SMALLEST_JACOBIAN)
+            names[local]: jacobian.detach().clamp_min_(SMALLEST_JACOBIAN)
             for layer, names in self.scales
             for local, jacobian in layer.scale_jacobian().items()
             if local in names

@@ -52,10 +52,10 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
     handles: list[Any] = []
     for unit in units:
         insides: list[Inside] = []  # of calls that have ended, if the unit's rule runs its forward pass
-        begun: list[tuple[int, Tensor]] = []  # noise drawn before the running calls (a stack: units may be re-entrant)
+        begun: list[int] = []  # how much noise was drawn before the running calls (a stack: units may be re-entrant)
 
-        def before(module: nn.Module, args: Any, begun: list[tuple[int, Tensor]] = begun) -> None:
-            begun.append((len(tape.draws), torch.get_rng_state()))
+        def before(module: nn.Module, args: Any, begun: list[int] = begun) -> None:
+            begun.append(len(tape.draws))
 
         def after(
             module: nn.Module,
@@ -63,14 +63,14 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
             kwargs: Any,
             output: Any,
             unit: Unit = unit,
-            begun: list[tuple[int, Tensor]] = begun,
+            begun: list[int] = begun,
             insides: list[Inside] = insides,
         ) -> None:
-            first, random_state = begun.pop()
+            first = begun.pop()
             inside = insides.pop() if insides else Inside(_edges(unit, output), None)
             if any(edge is not None for edge in inside.edges):
                 drawn = tape.draws[first:], tape.aux[first:]
-                calls.append(Call(unit, args, kwargs, *drawn, inside.edges, random_state, inside.memory))
+                calls.append(Call(unit, args, kwargs, *drawn, inside.edges, inside.memory))
 
         rule = RULES.get(type(unit.module))
         if isinstance(rule, OwnForward):

@@ -90,6 +90,8 @@ def variance_gradient(call: "Call", grad: Tensor) -> Tensor:
     """u = dL/dv = g ε / (2√v), zero where there is no variance."""
     (noise,), (std,) = call.draws, call.aux
     assert std is not None  # every layer that samples its outputs passes it
+    if std.numel() and std.min() > 0:
+        return (grad * noise).div_(std).mul_(0.5)
     return torch.where(std > 0, grad * noise / (2 * std), 0.0)
 
 
