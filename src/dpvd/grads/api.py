@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -41,6 +42,9 @@ class Engine(StrEnum):
     """One backward pass for each example: the oracle."""
 
 
+State = list[tuple[object, tuple[bool, bool]]]
+"""Modules with their mode, and whether they are compiled; parameters with whether they are trained."""
+
 ENGINES: dict[Engine, checks.Engine] = {Engine.FACTORED: factored, Engine.VMAP: vmapped, Engine.LOOP: loop}
 
 
@@ -67,8 +71,9 @@ class GradientClipper:
         self.model, self.loss_fn, self.clipping, self.micro_batch = model, loss_fn, clipping, micro_batch
         self._asked = choice(engine, Engine, "engine")
         self._chosen = self._asked
-        self._state: list[tuple[object, bool]] = []
+        self._state: State = []
         self._grouping: Grouping | None = None
+        self._compiled = False
 
     @property
     def grouping(self) -> Grouping:
@@ -82,6 +87,7 @@ class GradientClipper:
             refuse_problems(self.model)
             self._grouping = Grouping.of(self.model, self.clipping.mode)
             self._state, self._chosen = state, self._asked
+            self._compiled = _is_compiled(self.model, self.loss_fn)
         return self._grouping
 
     def sensitivity(self, relation: Relation) -> float:
@@ -97,10 +103,14 @@ class GradientClipper:
         if batch_size(tensors) == 0:
             yield _nothing(grouping, self.clipping)
             return
-        run = ENGINES[self._engine_for(tensors, grouping)]
+        with _as_written(self._compiled):
+            run = ENGINES[self._engine_for(tensors, grouping)]
         for part in micro_batches(tensors, self.micro_batch):
             try:
-                yield run(self.model, self.loss_fn, part, self.clipping, grouping)
+                with _as_written(self._compiled):
+                    found = run(self.model, self.loss_fn, part, self.clipping, grouping)
+                yield found
+                del found  # let go of it before the next one is made
             except CannotFactor as error:
                 raise DpvdError(f"the factored engine cannot treat this model: {error}. Use engine='auto'") from error
 
@@ -184,12 +194,23 @@ def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
     return ClippedGradients({}, no_norms, no_norms, none, 0, clipping, grouping, grouping.jacobians())
 
 
-def _state_of(model: nn.Module) -> list[tuple[object, bool]]:
+def _is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
+    parts = (hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
+    return hasattr(loss_fn, "_torchdynamo_orig_callable") or any(parts)
+
+
+def _as_written(compiled: bool) -> AbstractContextManager[Any]:
+    """Run what torch.compile has seen as it was written: a compiled graph knows nothing of the hooks of an engine."""
+    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+
+
+def _state_of(model: nn.Module) -> State:
     """All that the grouping and the choice of an engine depend on."""
-    state: list[tuple[object, bool]] = []
+    state: State = []
     for module in model.modules():
-        state.append((module, module.training))
-        state.extend((parameter, parameter is not None and parameter.requires_grad) for parameter in _own(module))
+        state.append((module, (module.training, module._compiled_call_impl is not None)))
+        for parameter in _own(module):
+            state.append((parameter, (parameter is not None and parameter.requires_grad, False)))
     return state
 
 
@@ -197,5 +218,5 @@ def _own(module: nn.Module) -> Iterable[nn.Parameter | None]:
     return module._parameters.values()  # named_parameters is ten times slower, and this is asked in every step
 
 
-def _same(now: list[tuple[object, bool]], then: list[tuple[object, bool]]) -> bool:
+def _same(now: State, then: State) -> bool:
     return len(now) == len(then) and all(a is b and x == y for (a, x), (b, y) in zip(now, then, strict=True))
