@@ -1,6 +1,5 @@
 """What the factored engine knows of one call of a module."""
 
-import inspect
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -48,12 +47,6 @@ class Call:
         if len(self.args) != 1 or self.kwargs or not isinstance(self.args[0], Tensor):
             raise CannotFactor(f"{self.unit.name!r} was called with more than one input")
         return self.args[0]
-
-    def arguments(self) -> dict[str, Any]:
-        """All arguments of the call by name, defaults included."""
-        bound = inspect.signature(type(self.unit.module).forward).bind(self.unit.module, *self.args, **self.kwargs)
-        bound.apply_defaults()
-        return dict(list(bound.arguments.items())[1:])  # without self
 
     def check_unchanged(self) -> None:
         """Raise if an input was overwritten in place after the call: its gradient cannot be formed any more."""
