@@ -199,18 +199,21 @@ class TestAddGaussian:
             assert independence_p_value(one, other) > ALARM
 
     def test_tensors_are_drawn_one_after_the_other(self) -> None:
-        shapes = {"a": (3, 5), "b": (), "c": (0, 4), "d": (7,), "e": (2, 3000)}
+        """Large ones each by itself, then the small ones together."""
+        shapes = {"a": (3, 5), "large": (200, 101), "b": (), "c": (0, 4), "also large": (20_001,), "d": (7,)}
         tensors, bits = {name: torch.zeros(shape) for name, shape in shapes.items()}, SeededBits(2, "noise")
         add_gaussian(tensors, 1.0, SeededBits(2, "noise"))
-        for tensor in tensors.values():
-            assert torch.equal(tensor.flatten(), standard_normal(tensor.numel(), bits))
+        for name in ("large", "also large"):
+            assert torch.equal(tensors[name].flatten(), standard_normal(tensors[name].numel(), bits))
+        small = torch.cat([tensors[name].flatten() for name in "abcd"])
+        assert torch.equal(small, standard_normal(23, bits))
 
     def test_neighbours_in_one_buffer_are_left_alone(self) -> None:
-        buffer = torch.linspace(-1, 1, 5520)
+        buffer = torch.linspace(-1, 1, 25_520)
         before = buffer.clone()
-        add_gaussian({"a": buffer[10:2000], "b": buffer[2003:-10]}, 0.7, SeededBits(3, "noise"))
+        add_gaussian({"small": buffer[10:2000], "large": buffer[2003:-10]}, 0.7, SeededBits(3, "noise"))
         changed = (buffer != before).nonzero().flatten().tolist()
-        assert changed == [*range(10, 2000), *range(2003, 5510)]
+        assert changed == [*range(10, 2000), *range(2003, 25_510)]
 
     def test_autograd_notices_that_a_tensor_was_changed(self) -> None:
         weight, x = torch.ones(3, requires_grad=True), torch.ones(3)
@@ -223,8 +226,8 @@ class TestAddGaussian:
         tensors = {"single": torch.zeros(9), "double": torch.zeros(9, dtype=torch.float64)}
         add_gaussian(tensors, 1.0, SeededBits(2, "noise"))
         bits = SeededBits(2, "noise")
-        assert torch.equal(tensors["single"], standard_normal(9, bits))
         assert torch.equal(tensors["double"], standard_normal(9, bits, torch.float64))
+        assert torch.equal(tensors["single"], standard_normal(9, bits))
 
     def test_non_contiguous_tensors_are_noised_in_place(self) -> None:
         base = torch.zeros(6, 8)

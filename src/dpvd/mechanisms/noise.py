@@ -13,6 +13,7 @@ from dpvd.native import BLOCK_BYTES, BLOCK_DRAWS, bytes_for, draw_from_bytes, dr
 __all__ = ["add_gaussian", "fill_normal", "standard_normal"]
 
 _WORKING_DTYPES = (torch.float32, torch.float64)
+_SMALL = 1 << 14  # entries; below, a draw of its own costs more than a buffer
 
 
 def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.float32) -> Tensor:
@@ -92,12 +93,12 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
     Guarantees:
         Every argument is checked before the first tensor is touched, and a tensor's random bits are secured before it
         is: no exception leaves a tensor with part of its noise. Tensors are noised in order, each as by
-        `standard_normal`.
+        `standard_normal`; float32 tensors of less than 16,384 entries come last, all in one draw.
 
     Edge cases:
         ``std`` 0 leaves the tensors untouched bit for bit and consumes no randomness. No tensors, empty and
-        non-contiguous tensors are legal. A tensor listed under two names gets noise twice. Contiguous float32 tensors
-        on the CPU are noised in one pass, without memory for the noise.
+        non-contiguous tensors are legal. A tensor listed under two names gets noise twice. Large contiguous
+        float32 tensors on the CPU are noised in one pass, without memory for the noise.
 
     Args:
         tensors: what to protect, by name; float32 or float64, any shape and device.
@@ -117,14 +118,26 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
     if std == 0 or not tensors:
         return
     with torch.no_grad():
+        small: list[Tensor] = []
         for tensor in tensors.values():
-            if tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous():
+            if tensor.numel() < _SMALL and tensor.dtype == torch.float32:
+                small.append(tensor)
+            elif tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.is_contiguous():
                 _draw(tensor.view(-1), std, bits, add=True)
                 torch.autograd.graph.increment_version(tensor)  # autograd cannot see a write through NumPy
             else:
-                noise = torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu")
-                _draw(noise.view(-1), std, bits, add=False)
-                tensor.add_(noise.to(tensor.device))
+                _add_from_buffer([tensor], std, bits)
+        _add_from_buffer(small, std, bits)
+
+
+def _add_from_buffer(tensors: list[Tensor], std: float, bits: BitSource) -> None:
+    """Noise for tensors of one type, drawn into one buffer and shared out in order."""
+    if not tensors:
+        return
+    noise = torch.empty(sum(tensor.numel() for tensor in tensors), dtype=tensors[0].dtype, device="cpu")
+    _draw(noise, std, bits, add=False)
+    for tensor, part in zip(tensors, torch.split(noise, [tensor.numel() for tensor in tensors]), strict=True):
+        tensor.add_(part.view(tensor.shape).to(tensor.device))
 
 
 def _draw(out: Tensor, std: float, bits: BitSource, *, add: bool) -> None:
