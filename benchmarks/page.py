@@ -82,7 +82,8 @@ def _systems(name: str, work: Results) -> str:
                 f"{peak / base:.2f}",
             )
         )
-    heading = f"### {name}\n\nBatch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds.\n\n"
+    sizes = f"Batch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds."
+    heading = f"### {name}\n\n{sizes} Variational: {work['variational']}.\n\n"
     return heading + _table(("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows)
 
 

@@ -21,7 +21,8 @@ LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 QUICK = ROOT / "benchmarks" / "results" / "quick.json"
 
 Results = dict[str, Any]
-"""date, machine, versions, clock, threads; ``workloads``: name to ``{batch, parameters, rounds, systems, shares}``;
+"""date, machine, versions, clock, threads; ``workloads``: name to
+``{batch, parameters, variational, rounds, systems, shares}``;
 ``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed: reason}``;
 ``growth``: what grows to ``{at, ratios}``."""
 

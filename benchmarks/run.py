@@ -21,6 +21,7 @@ from benchmarks.results import LATEST, QUICK, Results, circumstances, entry, loa
 from benchmarks.systems import SYSTEMS, applies
 from benchmarks.timing import Clock
 from benchmarks.workloads import WORKLOADS, workload
+from dpvd.nn import variational
 
 __all__ = ["Settings", "growth", "main", "ours", "peers"]
 
@@ -66,6 +67,7 @@ def ours(name: str, settings: Settings) -> Results:
     return {
         "batch": work.batch,
         "parameters": sum(p.numel() for p in work.network().parameters()),
+        "variational": str(variational(work.network()).conversion),
         "rounds": times["rounds"],
         "systems": entries,
         "shares": {system: _shares(settings, name, system) for system in PRIVATE if settings.profiled},

@@ -17,16 +17,16 @@ PIECES: tuple[tuple[str, str, str], ...] = (
     ("layer noise", "dpvd/nn/noise.py", "draw"),
     ("norms", "dpvd/grads/", "squared_norm"),
     ("norms", "dpvd/grads/clipping.py", ""),
-    ("weighted sums", "dpvd/grads/", "weighted_sum"),
+    ("weighted sums", "dpvd/grads/", "add_sum"),
+    ("update", "dpvd/training/update.py", ""),
     ("update", "torch/optim/", ""),
-    ("prior", "dpvd/nn/tree.py", "kl"),
-    ("prior", "dpvd/training/step.py", "_add_kl"),
+    ("prior", "dpvd/nn/pull.py", ""),
     ("forward", "torch/nn/modules/module.py", "_call_impl"),
     ("backward", "torch/autograd/__init__.py", "grad"),
 )
 """Piece, part of the path of a file, name of a function in it (all of them if empty)."""
 
-CLOSED = ("noise", "update", "prior")
+CLOSED = ("noise", "layer noise", "prior")
 """Pieces that keep what they call: the prior has a backward pass of its own."""
 
 REST = "rest"

@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
+from benchmarks.results import load, save
 
 from benchmarks import check
-from benchmarks.results import load, save
-from tests.benchmarks.results import good_results
+from tests.benchmarks.made_up import good_results
 
 
 def test_the_table_of_limits_is_complete() -> None:

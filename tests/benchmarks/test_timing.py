@@ -6,6 +6,8 @@ from collections.abc import Callable
 import pytest
 from benchmarks.timing import Clock, Spread, interleaved, ratios, spread
 
+from benchmarks import timing
+
 
 def test_every_system_has_one_turn_in_each_round_and_another_one_begins() -> None:
     order: list[str] = []
@@ -23,19 +25,9 @@ def test_every_system_has_one_turn_in_each_round_and_another_one_begins() -> Non
 
 
 def test_short_steps_take_several_in_a_turn_and_long_ones_fewer() -> None:
-    taken = {"short": 0, "long": 0}
-
-    def step(name: str, seconds: float) -> Callable[[], None]:
-        def take() -> None:
-            taken[name] += 1
-            time.sleep(seconds)
-
-        return take
-
-    interleaved({"short": step("short", 0.002), "long": step("long", 0.2)}, rounds=3, seconds=60)
-    warm_up = 3 + 1
-    assert 3 * 4 <= taken["short"] - warm_up <= 3 * 10
-    assert 3 <= taken["long"] - warm_up <= 3 * 2
+    """Ten steps of 2 ms fill a turn; ten of 200 ms would take two seconds, so that system takes two."""
+    assert timing._repeats({"short": 2.0, "near": 3.0, "long": 200.0}) == {"short": 10, "near": 10, "long": 2}
+    assert timing._repeats({"long": 700.0, "longer": 9000.0}) == {"long": 1, "longer": 1}
 
 
 def test_rounds_end_with_the_seconds_but_there_are_three() -> None:

@@ -24,6 +24,7 @@ def good_results() -> Any:
             name: {
                 "batch": work.batch,
                 "parameters": 1000,
+                "variational": "converted to wood: 1",
                 "rounds": 3,
                 "systems": {system: _entry() for system in SYSTEMS if applies(system, work)},
                 "shares": {"dpsgd": dict.fromkeys(pieces, 1 / len(pieces))},
