@@ -162,6 +162,8 @@ class Factored:
         if len(self.terms) == 1 and self.terms[0].scale is None:
             (term,) = self.terms
             return squares(term.left) * squares(term.right)
+        if len(self.terms) == 1:  # nothing can cancel
+            return _inner(*self.terms, *self.terms)
         total = magnitude = torch.zeros_like(self.terms[0].left[:, 0])
         for first, second in combinations_with_replacement(self.terms, 2):
             product = _inner(first, second) * (1 if first is second else 2)
@@ -275,7 +277,7 @@ def _divide(term: Term, divisor: Tensor) -> Term:
         return Lookup(term.index, term.values / divisor[term.index], term.rows)
     divisor = divisor.flatten(1)  # a convolution's weight has more than two dimensions
     scale = torch.ones_like(divisor) if term.scale is None else term.scale
-    return Outer(term.left, term.right, scale / divisor, term.groups)
+    return replace(term, scale=scale / divisor)
 
 
 def _inner(first: Outer, second: Outer) -> Tensor:
@@ -285,7 +287,7 @@ def _inner(first: Outer, second: Outer) -> Tensor:
     if not scales:
         return left.sum(1) * right.sum(1)
     scale = scales[0] if len(scales) == 1 else scales[0] * scales[1]
-    return (left * (right @ scale.T)).sum(1)
+    return (right @ scale.T).mul_(left).sum(1)
 
 
 def _flatten(term: Outer) -> Outer:
