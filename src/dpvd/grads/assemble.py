@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import PerExample, RowSquares
+from dpvd.grads.factors import PerExample, Products
 from dpvd.grads.groups import Grouping
 
 __all__ = ["assemble"]
@@ -31,10 +31,10 @@ def assemble(
         grouping: which parameters are clipped together.
         jacobian: by parameter name, what gradients of scale parameters were divided by.
     """
-    losses, squares = losses.detach(), RowSquares()
+    losses, products = losses.detach(), Products()
     columns: list[Tensor | None] = [None] * grouping.count
     for name, gradient in gradients.items():
-        group, squared_norm = grouping.group_of[name], gradient.squared_norm(squares)
+        group, squared_norm = grouping.group_of[name], gradient.squared_norm(products)
         so_far = columns[group]
         columns[group] = squared_norm if so_far is None else so_far + squared_norm
     norms = torch.stack([torch.zeros_like(losses) if column is None else column for column in columns], dim=1).sqrt_()

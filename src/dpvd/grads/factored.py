@@ -5,6 +5,7 @@ example on their own with ``torch.func``; the rest of the model keeps its factor
 """
 
 import logging
+from collections import Counter
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import Direct, Term, prepare
+from dpvd.grads.factors import Direct, Outer, Term, prepare
 from dpvd.grads.groups import Grouping
 from dpvd.grads.rules import RULES
 from dpvd.grads.units import Call, batch_dims, observe
@@ -40,7 +41,8 @@ def factored(
     arriving = _backward_to_outputs(losses, calls)
     terms, jacobian = _collect_terms(calls, arriving, len(losses), grouping), grouping.jacobians()
     with torch.no_grad():
-        gradients = {name: prepare(parts, jacobian.get(name)) for name, parts in terms.items()}
+        common = _in_common(terms)
+        gradients = {name: prepare(parts, jacobian.get(name), common) for name, parts in terms.items()}
     return assemble(gradients, losses, clipping, grouping, jacobian)
 
 
@@ -75,6 +77,12 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)
     return terms
+
+
+def _in_common(terms: dict[str, list[Term]]) -> set[int]:
+    """Ids of the left factors that several parameters have."""
+    lefts = Counter(id(term.left) for parts in terms.values() for term in parts if isinstance(term, Outer))
+    return {factor for factor, count in lefts.items() if count > 1}
 
 
 _said: set[type] = set()

@@ -11,7 +11,7 @@ Terms with several positions per example (sequences, convolutions) use the Gram 
 cheaper. Looked-up rows of a table touch so few of its entries that they are kept as they are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations_with_replacement
@@ -25,7 +25,7 @@ __all__ = [
     "Lookup",
     "Outer",
     "PerExample",
-    "RowSquares",
+    "Products",
     "Term",
     "gram_is_cheaper",
     "materialised",
@@ -88,7 +88,7 @@ Term = Outer | Direct | Lookup
 class PerExample(Protocol):
     """The per-example gradients of one parameter, in whatever form."""
 
-    def squared_norm(self, squares: "RowSquares") -> Tensor:
+    def squared_norm(self, products: "Products") -> Tensor:
         """[B] squared norms, never below the true ones by more than rounding."""
         ...
 
@@ -105,21 +105,38 @@ class PerExample(Protocol):
         ...
 
 
-class RowSquares:
-    """Σ_j x_ij² of each row, computed once for each matrix: a layer's weight and bias share theirs."""
+class Products:
+    """Inner products of factors, computed once for each factor: parameters of one layer have theirs in common."""
 
     def __init__(self) -> None:
-        self._known: dict[int, tuple[Tensor, Tensor]] = {}  # the matrix is kept too, so that its id stays its own
+        # By id and kind. The factor is kept too, so that its id stays its own.
+        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, matrix: Tensor) -> Tensor:
-        if id(matrix) not in self._known:
+    def squares(self, rows: Tensor) -> Tensor:
+        """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
+        key = id(rows), 0
+        if key not in self._known:
             # Not vector_norm: its running sum loses 18 units of rounding over 4,096 entries, 3,000 over a million.
-            self._known[id(matrix)] = matrix, matrix.square().sum(1)
-        return self._known[id(matrix)][1]
+            self._known[key] = rows, rows.square().sum(1)
+        return self._known[key][1]
+
+    def gram(self, factor: Tensor, groups: int) -> Tensor:
+        """[B, G, T, T]: x_s · x_t for all positions of a factor [B, T, d], block by block."""
+        key = id(factor), groups
+        if key not in self._known:
+            blocks = _blocks(factor, groups)
+            self._known[key] = factor, blocks @ blocks.mT
+        return self._known[key][1]
 
 
-def prepare(terms: Sequence[Term], divisor: Tensor | None = None) -> PerExample:
-    """Choose the cheapest form for the sum of these terms, each divided elementwise by ``divisor``."""
+def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collection[int] = frozenset()) -> PerExample:
+    """Choose the cheapest form for the sum of these terms, each divided elementwise by ``divisor``.
+
+    Args:
+        terms: of one parameter, at least one.
+        divisor: of the parameter's shape.
+        common: ids of left factors that terms of other parameters have too: their inner products cost nothing more.
+    """
     if divisor is not None:
         terms = [_divide(term, divisor) for term in terms]
     lookups = [term for term in terms if isinstance(term, Lookup)]
@@ -139,17 +156,19 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None) -> PerExample:
             [_with_positions(f) for f in fs] for fs in zip(*((t.left, t.right) for t in outers), strict=True)
         )
         joined = Outer(torch.cat(left, dim=1), torch.cat(right, dim=1), groups=joined.groups)
-    return Gram(joined) if gram_is_cheaper(joined) else Materialised(_summed([joined]))
+    if gram_is_cheaper(joined, left_is_common=id(joined.left) in common):
+        return Gram(joined)
+    return Materialised(_summed([joined]))
 
 
-def gram_is_cheaper(term: Outer) -> bool:
+def gram_is_cheaper(term: Outer, *, left_is_common: bool = False) -> bool:
     """Whether the factors should be kept, or the gradients that they make up.
 
     Both cost one product of the factors: for the sum, or for the gradients. Beside it, inner products of T positions
     cost T² (out + in) operations, and gradients out · in entries to be written and read, each as slow as eight.
     """
     out, into = term.left.shape[-1] // term.groups, term.right.shape[-1] // term.groups
-    return term.positions**2 * (out + into) <= ENTRY_COST * out * into
+    return term.positions**2 * (into if left_is_common else out + into) <= ENTRY_COST * out * into
 
 
 @dataclass(frozen=True)
@@ -158,10 +177,10 @@ class Factored:
 
     terms: list[Outer]
 
-    def squared_norm(self, squares: RowSquares) -> Tensor:
+    def squared_norm(self, products: Products) -> Tensor:
         if len(self.terms) == 1 and self.terms[0].scale is None:
             (term,) = self.terms
-            return squares(term.left) * squares(term.right)
+            return products.squares(term.left) * products.squares(term.right)
         if len(self.terms) == 1:  # nothing can cancel
             return _inner(*self.terms, *self.terms)
         total = magnitude = torch.zeros_like(self.terms[0].left[:, 0])
@@ -190,16 +209,20 @@ class Gram:
 
     term: Outer
 
-    def squared_norm(self, squares: RowSquares) -> Tensor:
-        left, right = _blocks(self.term)
-        product = (left @ left.mT) * (right @ right.mT)  # [B, G, T, T]
+    def squared_norm(self, products: Products) -> Tensor:
+        left, right = (_with_positions(factor) for factor in (self.term.left, self.term.right))
+        product = products.gram(left, self.term.groups) * products.gram(right, self.term.groups)
         total, magnitude = product.sum((1, 2, 3)), product.abs().sum((1, 2, 3))
         return total.clamp_min(0) + ROUNDING_UNITS * torch.finfo(total.dtype).eps * magnitude
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
-        left, right = _weighted(*_blocks(self.term), weights)
-        left, right = (factor.transpose(0, 1).flatten(1, 2) for factor in (left, right))  # [G, B T, ...]
-        out.view(self.term.groups, left.shape[2], right.shape[2]).baddbmm_(left.mT, right, alpha=scale)
+        left, right = _weighted(self.term.left, self.term.right, weights)
+        left, right = _with_positions(left), _with_positions(right)
+        if left.stride(0) < left.stride(1):  # positions come first in memory: taken as it lies, nothing is copied
+            left, right = left.transpose(0, 1), right.transpose(0, 1)
+        left, right = (f.reshape(-1, self.term.groups, f.shape[2] // self.term.groups) for f in (left, right))
+        left, right = left.permute(1, 2, 0), right.transpose(0, 1)  # [G, out / G, B T] and [G, B T, in / G]
+        out.view(self.term.groups, left.shape[1], right.shape[2]).baddbmm_(left, right, alpha=scale)
 
     def only(self, examples: Tensor) -> "Gram":
         return Gram(replace(self.term, left=self.term.left[examples], right=self.term.right[examples]))
@@ -213,7 +236,7 @@ class Rows:
     values: Tensor  # [B, T, d]
     rows: int
 
-    def squared_norm(self, squares: RowSquares) -> Tensor:
+    def squared_norm(self, products: Products) -> Tensor:
         count = len(self.index)
         example = torch.arange(count, device=self.index.device).unsqueeze(1)
         seen, place = torch.unique(example * self.rows + self.index, return_inverse=True)
@@ -235,8 +258,8 @@ class Materialised:
 
     values: Tensor  # [B, *shape]
 
-    def squared_norm(self, squares: RowSquares) -> Tensor:
-        return squares(self.values if self.values.dim() == 2 else self.values.reshape(len(self.values), -1))
+    def squared_norm(self, products: Products) -> Tensor:
+        return products.squares(self.values if self.values.dim() == 2 else self.values.reshape(len(self.values), -1))
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         out.view(-1).addmv_(self.values.reshape(len(weights), -1).T, weights, alpha=scale)
@@ -261,7 +284,7 @@ def materialised(term: Term) -> Tensor:
         table = term.values.new_zeros(count * term.rows, width)
         table.index_add_(0, (first + term.index).flatten(), term.values.flatten(0, 1))
         return table.view(count, term.rows, width)
-    left, right = _blocks(term)
+    left, right = (_blocks(_with_positions(factor), term.groups) for factor in (term.left, term.right))
     product = (left.mT @ right).flatten(1, 2)  # [B, out, in / G]
     return product if term.scale is None else product * term.scale
 
@@ -294,11 +317,9 @@ def _flatten(term: Outer) -> Outer:
     return term if term.left.dim() == 2 else Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
 
 
-def _blocks(term: Outer) -> tuple[Tensor, Tensor]:
-    """[B, G, T, out / G] and [B, G, T, in / G]."""
-    left, right = (_with_positions(factor) for factor in (term.left, term.right))
-    shape = (*left.shape[:2], term.groups, -1)
-    return left.reshape(shape).transpose(1, 2), right.reshape(shape).transpose(1, 2)
+def _blocks(factor: Tensor, groups: int) -> Tensor:
+    """[B, G, T, d / G] of a factor [B, T, d]."""
+    return factor.reshape(*factor.shape[:2], groups, -1).transpose(1, 2)
 
 
 def _with_positions(factor: Tensor) -> Tensor:

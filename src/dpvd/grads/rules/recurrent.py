@@ -89,9 +89,12 @@ def _arrived(grad: Tensor | None, one: Pass, side: str) -> Tensor:
 def _weight_terms(factors: Factors, kept: dict[str, Tensor]) -> Terms:
     """Weights and biases; a pruned weight gets no gradient."""
     terms: Terms = {}
+    sums: dict[int, Tensor] = {}  # of δ over time, by identity: the two biases of a cell often have one and the same
     for name, (delta, value) in factors.items():
+        if id(delta) not in sums:
+            sums[id(delta)] = delta.sum(1)
         terms[name] = [Outer(delta, value, kept.get(name))]
-        terms[name.replace("weight", "bias")] = [Direct(delta.sum(1))]
+        terms[name.replace("weight", "bias")] = [Direct(sums[id(delta)])]
     return terms
 
 
