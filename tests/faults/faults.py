@@ -82,11 +82,11 @@ FAULTS = [
         "noise after the sum",
         STEP,
         {
-            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)\n": "",
+            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, pulls)\n": "",
             "        self.update.add(first)\n": "        begin = self.update.begin\n"
-            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian)\n"
+            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian, pulls)\n"
             "        self.update.add(first)\n"
-            "        begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)\n",
+            "        begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, {})\n",
         },
         "tests/training/test_step.py::test_noise_is_in_place_before_any_gradient",
     ),
@@ -115,6 +115,7 @@ FAULTS = [
         {
             "        self.kl_weight = kl_weight\n": "        self.kl_weight = None\n"
             "        if kl_weight is not None:\n"
+            "            from dpvd.nn import kl\n"
             "            self.loss_fn = lambda m, *rows: loss_fn(m, *rows) + kl_weight(0) * kl(m) / plan.examples\n"
         },
         "tests/training/test_step.py::test_kl_is_added_unclipped_and_after_the_noise",

@@ -22,6 +22,7 @@ int main(void) {
     round_keys keys;
     double total = 0;
     choose_transform();
+    choose_dawson();
     int has_cipher = choose_cipher() != NULL;
     if (has_cipher) expand_key(key, &keys);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -34,6 +35,7 @@ int main(void) {
             write_key_stream(&keys, (uint64_t)offset, raw, size);
             draw_from_stream(&keys, (uint64_t)offset, out, count, 2.0f, 1, 2);
         }
+        add_dawson(out, out, count, 0.7f, 0.5f, 2);
         for (size_t i = 0; i < count; i++) total += out[i];
         free(out);
         free(raw);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "aes.c"
+#include "dawson.c"
 #include "normals.c"
 
 static int differs(const void *first, const void *second, size_t size, const char *name) {
@@ -32,6 +33,10 @@ int main(void) {
         if (__builtin_cpu_supports("avx2")) {
             transform_avx2(words, out, draws, 1.5f, 0);
             wrong |= differs(out, baseline, draws * sizeof *out, "avx2");
+            size_t values = draws < PIECE ? draws : PIECE;
+            add_piece_baseline(baseline, baseline, values, 0.7f, 0.5f);
+            add_piece_avx2(out, out, values, 0.7f, 0.5f);
+            wrong |= differs(out, baseline, draws * sizeof *out, "avx2 dawson");
         }
     }
 #else

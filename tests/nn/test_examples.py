@@ -7,7 +7,8 @@ import pytest
 
 
 @pytest.mark.parametrize(
-    "module", ["noise", "functional", "divergences", "priors", "linear", "tree", "convert", "unroll", "recurrent"]
+    "module",
+    ["noise", "functional", "divergences", "priors", "pull", "linear", "tree", "convert", "unroll", "recurrent"],
 )
 def test_examples_in_docstrings(module: str) -> None:
     failed, attempted = doctest.testmod(importlib.import_module(f"dpvd.nn.{module}"))

@@ -1,5 +1,7 @@
-"""Key stream and normal draws, compiled where there was a C compiler and by NumPy where not, with the same results."""
+"""Key stream, normal draws and the Dawson function, compiled where there was a C compiler and by NumPy where not, with
+the same results."""
 
+from dpvd.native.dawson import add_dawson
 from dpvd.native.implementation import (
     BLOCK_BYTES,
     BLOCK_DRAWS,
@@ -15,6 +17,7 @@ __all__ = [
     "BLOCK_BYTES",
     "BLOCK_DRAWS",
     "Implementation",
+    "add_dawson",
     "bytes_for",
     "draw_from_bytes",
     "draw_from_key",

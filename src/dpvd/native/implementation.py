@@ -19,6 +19,8 @@ __all__ = [
     "draw_from_bytes",
     "draw_from_key",
     "implementation_in_use",
+    "kernels_in_use",
+    "useful_threads",
     "write_key_stream",
 ]
 
@@ -59,7 +61,7 @@ def implementation_in_use() -> Implementation:
     >>> isinstance(implementation_in_use().compiled, bool)
     True
     """
-    kernels = _in_use()
+    kernels = kernels_in_use()
     if kernels is not None:
         return Implementation(True, kernels.TRANSFORM, kernels.CIPHER or "openssl", "")
     if _kernels is not None:
@@ -89,7 +91,7 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
         DpvdError: if the key has another size or the stream ends before.
     """
     _check_stream(key, start, len(out))
-    kernels = _in_use()
+    kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER:
         kernels.key_stream(key, start, out)
     else:
@@ -120,10 +122,9 @@ def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, add: 
     """
     _check_out(out)
     _check_stream(key, start, bytes_for(len(out)))
-    kernels = _in_use()
+    kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER and out.dtype == np.float32:
-        useful = max(1, min(threads, len(out) // _DRAWS_PER_THREAD))
-        kernels.normals_from_stream(key, start, out, std, add, useful)
+        kernels.normals_from_stream(key, start, out, std, add, useful_threads(threads, len(out)))
         return
     step = _BLOCKS_AT_ONCE * BLOCK_DRAWS
     raw = np.empty(bytes_for(min(len(out), step)), dtype=np.uint8)
@@ -153,7 +154,7 @@ def draw_from_bytes(out: _Floats, std: float, raw: _Bytes, *, add: bool = False)
         raise DpvdError(
             f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype} of shape {raw.shape}"
         )
-    kernels = _in_use()
+    kernels = kernels_in_use()
     if kernels is not None and out.dtype == np.float32:
         kernels.normals_from_bytes(raw, out, std, add)
         return
@@ -176,9 +177,18 @@ def _load_kernels() -> ModuleType | None:
 _kernels = _load_kernels()
 
 
-def _in_use() -> ModuleType | None:
+def kernels_in_use() -> ModuleType | None:
     """The compiled kernels, unless they are missing or DPVD_NATIVE=0 switches them off."""
     return None if os.environ.get("DPVD_NATIVE") == "0" else _kernels
+
+
+def useful_threads(threads: int, count: int) -> int:
+    """Of the threads allowed, as many as are worth waking for this many values.
+
+    >>> useful_threads(8, 1000), useful_threads(2, 1_000_000)
+    (1, 2)
+    """
+    return max(1, min(threads, count // _DRAWS_PER_THREAD))
 
 
 def _check_out(out: _Floats) -> None:

@@ -1,4 +1,4 @@
-/* What the parts of the extension share: key stream in, noise out. */
+/* What the parts of the extension share: key stream in, noise out; and the slope of a divergence. */
 
 #ifndef DPVD_KERNELS_H
 #define DPVD_KERNELS_H
@@ -14,6 +14,13 @@
 #define DPVD_X86 1 /* code for later instruction sets is compiled beside the baseline and chosen when it runs */
 #else
 #define DPVD_X86 0
+#endif
+
+/* Helpers have to become part of their callers: only so are they compiled for the callers' instruction sets. */
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
 #endif
 
 enum { BLOCK_PAIRS = 1024, BYTES_PER_PAIR = 12, BLOCK_BYTES = BLOCK_PAIRS * BYTES_PER_PAIR };
@@ -41,5 +48,10 @@ size_t bytes_for(size_t count);
 /* Draws of any number, by blocks as above. */
 void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int add, int threads);
 void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std, int add);
+
+/* Choose the code for this processor, once, before the first call of add_dawson. */
+void choose_dawson(void);
+/* out[i] += outer * D(inner * x[i]) for i below count; x may be out. */
+void add_dawson(float *out, const float *x, size_t count, float inner, float outer, int threads);
 
 #endif

@@ -9,9 +9,9 @@
 
 static const char *cipher; /* NULL without AES instructions */
 
-static int is_float_buffer(const Py_buffer *out) {
-    if (out->len % (Py_ssize_t)sizeof(float) == 0 && (uintptr_t)out->buf % sizeof(float) == 0) return 1;
-    PyErr_SetString(PyExc_ValueError, "out must hold whole, aligned float32 values");
+static int is_float_buffer(const Py_buffer *buffer) {
+    if (buffer->len % (Py_ssize_t)sizeof(float) == 0 && (uintptr_t)buffer->buf % sizeof(float) == 0) return 1;
+    PyErr_SetString(PyExc_ValueError, "a buffer must hold whole, aligned float32 values");
     return 0;
 }
 
@@ -86,12 +86,33 @@ static PyObject *normals_from_bytes(PyObject *module, PyObject *args) {
     return finish(valid, &raw, &out);
 }
 
+static PyObject *dawson(PyObject *module, PyObject *args) {
+    Py_buffer x, out;
+    float inner, outer;
+    int threads;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*ffi", &x, &out, &inner, &outer, &threads)) return NULL;
+    int valid = is_float_buffer(&x) && is_float_buffer(&out);
+    if (valid && x.len != out.len) {
+        PyErr_Format(PyExc_ValueError, "x and out must have the same size, got %zd and %zd bytes", x.len, out.len);
+        valid = 0;
+    }
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        add_dawson(out.buf, x.buf, (size_t)out.len / sizeof(float), inner, outer, threads);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &x, &out);
+}
+
 static PyMethodDef methods[] = {
     {"key_stream", key_stream, METH_VARARGS, "key_stream(key, start, out): AES-256-CTR from byte start on."},
     {"normals_from_stream", normals_from_stream, METH_VARARGS,
      "normals_from_stream(key, start, out, std, add, threads): float32 noise from the key stream."},
     {"normals_from_bytes", normals_from_bytes, METH_VARARGS,
      "normals_from_bytes(raw, out, std, add): float32 noise from given bytes."},
+    {"add_dawson", dawson, METH_VARARGS,
+     "add_dawson(x, out, inner, outer, threads): out += outer * D(inner * x) in float32."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -100,6 +121,7 @@ static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_kerne
 PyMODINIT_FUNC PyInit__kernels(void) {
     const char *instructions = choose_transform();
     cipher = choose_cipher();
+    choose_dawson();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddStringConstant(module, "TRANSFORM", instructions) < 0 ||

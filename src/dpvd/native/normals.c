@@ -10,13 +10,6 @@
 
 #include "kernels.h"
 
-/* Helpers have to become part of their callers: only so are they compiled for the callers' instruction sets. */
-#if defined(__GNUC__)
-#define INLINE static inline __attribute__((always_inline))
-#else
-#define INLINE static inline
-#endif
-
 INLINE double as_double(uint64_t bits) {
     double value;
     memcpy(&value, &bits, sizeof value);

@@ -24,6 +24,7 @@ from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
+from dpvd.nn.pull import KLPull, kl_pulls
 from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from dpvd.nn.sparse import SparseState, sparse_state
 from dpvd.nn.transformer import VariationalTransformerEncoderLayer
@@ -49,6 +50,7 @@ __all__ = [
     "Conversion",
     "Gaussian",
     "GaussianDropoutLinear",
+    "KLPull",
     "LayerName",
     "LayerSize",
     "LayerSparsity",
@@ -70,6 +72,7 @@ __all__ = [
     "gaussian_sample",
     "is_sampling",
     "kl",
+    "kl_pulls",
     "log_alpha",
     "noise_from",
     "noise_std",

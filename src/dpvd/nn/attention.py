@@ -162,6 +162,15 @@ class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[m
         super().__init__(embed_dim, num_heads, *options)
         self.init_noise(rates, learned, log_sigma2, prior)
 
+    def mean_masks(self) -> dict[str, Tensor | None]:
+        inner = ["in_proj_weight"] if self._qkv_same_embed_dim else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
+        names = [*inner, "out_proj.weight"]
+        if self.kept is None:
+            return dict.fromkeys(names)
+        *into, out = self.blocks(self.kept).values()
+        masks = [torch.cat(into)] if self._qkv_same_embed_dim else into
+        return dict(zip(names, [*masks, out], strict=True))
+
     def variances(self) -> dict[str, Tensor]:
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return super().variances()

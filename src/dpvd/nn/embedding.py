@@ -72,6 +72,12 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
         divergence = self.prior.kl(self.weight, self.log_sigma2)
         return self._without_padding(self.only_kept(divergence, 0.0)).sum()
 
+    def mean_masks(self) -> dict[str, Tensor | None]:
+        if self.padding_idx is None:
+            return super().mean_masks()
+        everywhere = torch.ones_like(self.weight, dtype=torch.bool) if self.kept is None else self.kept
+        return {"weight": self._without_padding(everywhere)}
+
     def _without_padding(self, values: Tensor) -> Tensor:
         if self.padding_idx is None:
             return values

@@ -65,6 +65,9 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         """Split [..., Σ in] into the parts of the weight matrices, by name."""
         return dict(zip(self.names, torch.split(matrix, self._widths, -1), strict=True))
 
+    def mean_masks(self) -> dict[str, Tensor | None]:
+        return dict.fromkeys(self.names) if self.kept is None else dict(self.blocks(self.kept))
+
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """That of one weight matrix."""
         return F.linear(x, weight, bias)

@@ -80,7 +80,7 @@ def dense_rule(hidden: int) -> NetworkRule:
 
 def convolutional_rule() -> NetworkRule:
     """For two convolutions and a hidden layer of tanh units, on images with pixels of mean square 1."""
-    return NetworkRule(layers=4, full_batch_steps=100, weight_noise=0.083, largest_move=20.0, ordinary_move=0.5)
+    return NetworkRule(layers=4, full_batch_steps=100, weight_noise=0.155, largest_move=20.0, ordinary_move=0.5)
 
 
 def default_batch_size(examples: int, *, private: bool) -> int:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError
 from dpvd.grads import GradientClipper, LossFn, micro_batches
 from dpvd.mechanisms import BitSource
-from dpvd.nn import AdditiveNoise, kl, tied_layers
+from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
 from dpvd.training.update import Update
@@ -33,7 +33,7 @@ class PrivateStep:
         A step is charged, in the ledger if there is one, before its batch is touched.
         The noise is scaled by the sensitivity of the clipping that ran.
         The sum is divided by the plan's batch size, not by the number of examples drawn.
-        The KL term, which does not depend on the data, is added after the noise and is not clipped.
+        The KL term, which does not depend on the data, is added apart from both sum and noise and is not clipped.
 
     Args:
         model: the network; variational layers are welcome, not needed.
@@ -84,20 +84,21 @@ class PrivateStep:
         if self.plan.private:
             noise_std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))
             self._tie_scale(noise_std)
-            self._private_step(batch, noise_std, self._kl_pull())
+            self._private_step(batch, noise_std)
         else:
             self._tie_scale(0.0)
-            self._ordinary_step(batch, self._kl_pull())
+            self._ordinary_step(batch)
         self.taken += 1
 
-    def _private_step(self, batch: Any, noise_std: float, pull: dict[str, Tensor]) -> None:
+    def _private_step(self, batch: Any, noise_std: float) -> None:
+        pulls = self._kl_pulls()
         parts = self.clipper(batch)
         first = next(parts)  # plain SGD needs the parameters for it as they are, before they take the noise
-        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian)
+        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, pulls)
         self.update.add(first)
         for part in parts:
             self.update.add(part)
-        self.update.finish(first.jacobian, pull)
+        self.update.finish(first.jacobian)
 
     @property
     def position(self) -> int:
@@ -133,9 +134,12 @@ class PrivateStep:
             for layer in self._tied:
                 layer.set_scale(self.zeta)
 
-    def _ordinary_step(self, batch: Any, pull: dict[str, Tensor]) -> None:
+    def _ordinary_step(self, batch: Any) -> None:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
-        parameters, totals = self.parameters, dict(pull)
+        parameters, totals = self.parameters, dict[str, Tensor]()
+        for name, pull in self._kl_pulls().items():
+            totals[name] = torch.zeros_like(parameters[name])
+            pull.add_to(totals[name], 1.0)
         for part in micro_batches(batch, self.micro_batch):
             loss = self.loss_fn(self.model, *part).sum() / self.plan.batch_size
             found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
@@ -145,17 +149,12 @@ class PrivateStep:
             parameter.grad = totals[name]
         self.optimizer.step()
 
-    def _kl_pull(self) -> dict[str, Tensor]:
+    def _kl_pulls(self) -> dict[str, KLPull]:
         """w ∇KL / N at the present parameters, by name; it depends on no data."""
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position - 1)
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
             return {}
-        divergence = kl(self.model) * (weight / self.plan.examples)
-        if not divergence.requires_grad:
-            return {}
-        parameters = self.parameters
-        found = torch.autograd.grad(divergence, list(parameters.values()), allow_unused=True)
-        return {name: pull for name, pull in zip(parameters, found, strict=True) if pull is not None}
+        return kl_pulls(self.model, weight / self.plan.examples)
 
     def _check_tied(self) -> list[AdditiveNoise]:
         """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it is."""

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from dpvd.grads import ClippedGradients
 from dpvd.mechanisms import BitSource, add_gaussian
+from dpvd.nn import KLPull
 
 __all__ = ["Update"]
 
@@ -35,6 +36,7 @@ class Update:
         self._rates: dict[str, float] = {}
         self._totals: dict[str, Tensor] = {}
         self._scales: dict[str, float] = {}
+        self._pulls: Mapping[str, KLPull] = {}
 
     def begin(
         self,
@@ -42,16 +44,20 @@ class Update:
         std: float,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
+        pulls: Mapping[str, KLPull],
     ) -> None:
-        """Put the noise in place: N(0, std²) on every entry, in the unit of the sum.
+        """Put the pull of the KL term in place, which is no secret, and the noise: N(0, std²) on each entry of the sum.
+
+        The pull comes first because it is read off the parameters as they were, and noise may be added to those.
 
         Args:
             parameters: the trainable parameters by name.
             std: standard deviation of the noise on the sum.
             bits: where its randomness comes from.
             jacobian: by name, what the noisy sum of a parameter is multiplied by. Such a parameter needs a buffer.
+            pulls: by name, the gradient of the KL term, in the unit of the mean.
         """
-        self._parameters = parameters
+        self._parameters, self._pulls = parameters, pulls
         self._rates = _plain_rates(parameters, self.optimizer)
         self._totals, self._scales = {}, {}
         by_scale: dict[float, dict[str, Tensor]] = {}
@@ -61,6 +67,8 @@ class Update:
             scale = (-self._rates[name] if name in self._rates else 1.0) / self.batch_size
             self._totals[name], self._scales[name] = total, scale
             by_scale.setdefault(abs(scale), {})[name] = total
+            if name not in jacobian:
+                self._pull(name)
         for scale, totals in by_scale.items():
             add_gaussian(totals, std * scale, bits)
 
@@ -69,13 +77,12 @@ class Update:
         clipped.add_to(self._totals, self._scales)
 
     @torch.no_grad()
-    def finish(self, jacobian: Mapping[str, Tensor], pull: Mapping[str, Tensor]) -> None:
-        """Multiply by the Jacobians, add the pull of the KL term, which is no secret, and let the optimizer step."""
+    def finish(self, jacobian: Mapping[str, Tensor]) -> None:
+        """Multiply by the Jacobians, which the pull of the KL term has no part in, and let the optimizer step."""
         for name, parameter in self._parameters.items():
             if name in jacobian:
                 self._totals[name] *= jacobian[name]
-            if name in pull:
-                self._totals[name].add_(pull[name], alpha=self._scales[name] * self.batch_size)
+                self._pull(name)
             if name not in self._rates:
                 parameter.grad = self._totals[name]
                 continue
@@ -83,6 +90,10 @@ class Update:
             if self._totals[name] is self._buffers.get(name):
                 parameter.add_(self._totals[name])
         self.optimizer.step()
+
+    def _pull(self, name: str) -> None:
+        if name in self._pulls:
+            self._pulls[name].add_to(self._totals[name], self._scales[name] * self.batch_size)
 
     def _empty_buffer(self, name: str, parameter: nn.Parameter) -> Tensor:
         buffer = self._buffers.get(name)
