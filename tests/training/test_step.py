@@ -9,7 +9,7 @@ from torch import nn
 from dpvd.errors import DpvdError
 from dpvd.grads import ClippedGradients, Clipping, ClippingMode, GradientClipper, clipped_grad
 from dpvd.mechanisms import SystemBits, add_gaussian
-from dpvd.nn import AdditiveLinear, kl, noise_from, variational
+from dpvd.nn import AdditiveLinear, kl, noise_from, set_scale, variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger, Relation
 from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
@@ -147,6 +147,25 @@ def test_kl_is_added_unclipped_and_after_the_noise(momentum, generator):
     for ours, gradient in zip(found.values(), expected, strict=True):
         if gradient is not None:
             torch.testing.assert_close(ours, gradient, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("micro_batch", [None, 8])
+@both_ways
+def test_the_means_of_tied_layers_are_pulled_by_the_old_weights(momentum, micro_batch, generator):
+    """Two steps that differ in the KL term only: their difference is its gradient at the weights before the noise."""
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=1.0), noise="seeded", seed=7)
+    batch, found = examples(20, generator), []
+    for kl_weight in (None, lambda step: 5.0):
+        step = make_step(network("privacy"), plan, momentum=momentum, kl_weight=kl_weight, micro_batch=micro_batch)
+        with noise_from(torch.Generator().manual_seed(3)):
+            found.append(gradients_of(step, batch))
+    fresh = network("privacy")
+    set_scale(fresh, step.zeta)
+    expected = torch.autograd.grad(kl(fresh) * 5 / 100, list(fresh.parameters()), allow_unused=True)
+    assert [gradient is None for gradient in expected] == [False, True, False, True]  # biases have no prior
+    for without, pulled, gradient in zip(found[0].values(), found[1].values(), expected, strict=True):
+        pull = torch.zeros_like(pulled) if gradient is None else gradient
+        torch.testing.assert_close(pulled - without, pull, rtol=1e-7, atol=1e-8)
 
 
 def test_kl_weight_follows_the_step(generator):
