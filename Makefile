@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: setup demo test check fix docs bench bench-quick bench-peers opacus-norms clean
+.PHONY: setup demo test check fix docs bench bench-quick bench-peers bench-run opacus-norms clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -30,12 +30,14 @@ bench-quick: .venv/ready
 bench-peers: .venv/ready
 	$(BIN)/python -m benchmarks.run --peers-only
 	$(BIN)/python -m benchmarks.page
+bench-run: .venv/ready
+	$(BIN)/python -m benchmarks.end_to_end --epochs 200 --data-dir "$(DPVD_DATA_DIR)"
 opacus-norms: .venv/ready
 	$(BIN)/python -m benchmarks.opacus_norms
 clean:
 	rm -rf .venv site build dist runs
 
-.venv/ready: pyproject.toml constraints.txt
+.venv/ready: pyproject.toml setup.py constraints.txt $(wildcard src/dpvd/native/*.[ch])
 	$(PYTHON) tools/check_python.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch" -e ".[dev]"

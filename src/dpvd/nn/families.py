@@ -113,7 +113,7 @@ class AdditiveNoise(VariationalLayer):
 
     def scale_jacobian(self) -> dict[str, Tensor]:
         """{"log_sigma2": ∂σ/∂log σ² = σ/2} if learned, else {}."""
-        return {"log_sigma2": (self.log_sigma2.detach() / 2).exp() / 2} if self.learned else {}
+        return {"log_sigma2": (self.log_sigma2.detach() / 2).exp_().div_(2)} if self.learned else {}
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, rates={self.rates}, learned={self.learned}, prior={self.prior}"

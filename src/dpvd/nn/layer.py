@@ -65,7 +65,7 @@ class VariationalLayer(nn.Module, ABC):
         """Set the noise parameters to the values given at construction."""
 
     def scale_jacobian(self) -> dict[str, Tensor]:
-        """By parameter name ∂σ/∂(parameter), detached, of noise scales that are learned; {} without any."""
+        """By parameter name ∂σ/∂(parameter), newly made, without gradients, of learned noise scales; or {}."""
         return {}
 
     # Weights
