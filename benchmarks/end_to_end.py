@@ -3,8 +3,9 @@
     python -m benchmarks.end_to_end --epochs 200 --data-dir DIR
 
 The private run is Algorithm 1 with the paper's protocol on MNIST (784-1000-10, batch 600, per-layer clipping at 2),
-with a ledger and checkpoints on disk and twenty evaluations on the test images. The plain steps are what a loop in PyTorch
-takes: shuffled batches, cross-entropy, SGD, no evaluation. The two take turns; the ratio is that of their medians.
+with a ledger and checkpoints on disk and twenty evaluations on the test images. The plain steps are what a loop in
+PyTorch takes: shuffled batches, cross-entropy, SGD, no evaluation. The two take turns; the ratio is that of their
+medians.
 """
 
 import argparse
