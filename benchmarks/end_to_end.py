@@ -101,9 +101,8 @@ def main() -> None:
             seconds[name].append(run())
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     ratio = medians["private run"] / medians["plain steps"]
-    print(
-        f"{steps} steps: plain {medians['plain steps']:.1f} s, private {medians['private run']:.1f} s, ratio {ratio:.3f}"
-    )
+    times = ", ".join(f"{name} {value:.1f} s" for name, value in medians.items())
+    print(f"{steps} steps: {times}, ratio {ratio:.3f}")
     if options.output:
         facts = {"epochs": options.epochs, "steps": steps, "seconds": seconds, "ratio": ratio}
         options.output.write_text(json.dumps(facts, indent=1) + "\n")
