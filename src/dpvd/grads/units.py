@@ -1,7 +1,8 @@
 """Which modules are taken as a whole when per-example gradients are formed, and how their calls are observed."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -47,67 +48,60 @@ def batch_dims(module: nn.Module) -> tuple[int, ...]:
 
 @contextmanager
 def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
-    """Record every call of every unit made inside the block."""
+    """Record every call of every unit made inside the block.
+
+    For that time a unit's forward pass is replaced by one that records: torch's hooks do the same at several times the
+    cost, which small networks feel.
+    """
     calls: list[Call] = []
-    handles: list[Any] = []
-    for unit in units:
-        insides: list[Inside] = []  # of calls that have ended, if the unit's rule runs its forward pass
-        begun: list[int] = []  # how much noise was drawn before the running calls (a stack: units may be re-entrant)
-
-        def before(module: nn.Module, args: Any, begun: list[int] = begun) -> None:
-            begun.append(len(tape.draws))
-
-        def after(
-            module: nn.Module,
-            args: Any,
-            kwargs: Any,
-            output: Any,
-            unit: Unit = unit,
-            begun: list[int] = begun,
-            insides: list[Inside] = insides,
-        ) -> None:
-            first = begun.pop()
-            inside = insides.pop() if insides else Inside(_edges(unit, output), None)
-            if any(edge is not None for edge in inside.edges):
-                drawn = tape.draws[first:], tape.aux[first:]
-                calls.append(Call(unit, args, kwargs, *drawn, inside.edges, inside.memory))
-
-        rule = RULES.get(type(unit.module))
-        if isinstance(rule, OwnForward):
-            handles.append(_ReplacedForward(unit, rule, insides))
-        handles.append(unit.module.register_forward_pre_hook(before))
-        handles.append(unit.module.register_forward_hook(after, with_kwargs=True))
+    replaced: list[tuple[dict[str, Any], Any]] = []
     try:
+        for unit in units:
+            attributes = vars(unit.module)
+            replaced.append((attributes, attributes.get("forward")))
+            attributes["forward"] = _recording(unit, tape, calls)  # found before that of the class
         yield calls
     finally:
-        for handle in handles:
-            handle.remove()
+        for attributes, own in replaced:
+            if own is None:
+                attributes.pop("forward", None)
+            else:
+                attributes["forward"] = own
 
 
-class _ReplacedForward:
-    """Until it is removed, a module's calls run its rule's forward pass."""
+def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., Any]:
+    """The unit's forward pass, or that of its rule, with a record of each call."""
+    rule, expected = RULES.get(type(unit.module)), len(batch_dims(unit.module))
+    run = partial(rule.forward, unit) if isinstance(rule, OwnForward) else _run_as_it_is(unit, expected)
 
-    def __init__(self, unit: Unit, rule: OwnForward, insides: list[Inside]) -> None:
-        def forward(*args: Any, **kwargs: Any) -> Any:
-            output, inside = rule.forward(unit, *args, **kwargs)
-            insides.append(inside)
-            return output
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        first = len(tape.draws)
+        output, inside = run(*args, **kwargs)
+        if any(edge is not None for edge in inside.edges):
+            drawn = tape.draws[first:], tape.aux[first:]
+            calls.append(Call(unit, args, kwargs, *drawn, inside.edges, inside.memory))
+        return output
 
-        self._attributes = vars(unit.module)
-        self._attributes["forward"] = forward  # found before that of the class
-
-    def remove(self) -> None:
-        del self._attributes["forward"]
+    return forward
 
 
-def _edges(unit: Unit, output: Any) -> list[Any]:
+def _run_as_it_is(unit: Unit, expected: int) -> Callable[..., tuple[Any, Inside]]:
+    own = unit.module.forward
+
+    def run(*args: Any, **kwargs: Any) -> tuple[Any, Inside]:
+        output = own(*args, **kwargs)
+        return output, Inside(_edges(unit, output, expected), None)
+
+    return run
+
+
+def _edges(unit: Unit, output: Any, expected: int) -> list[Any]:
     """Where gradients of the outputs arrive; None for an output without gradient.
 
     The edge, not the tensor: a later in-place operation (ReLU(inplace=True)) would replace the tensor's place in
     the graph by its own.
     """
     outputs = leaves(output)
-    expected = len(batch_dims(unit.module))
     if len(outputs) != expected or (expected == 1 and not isinstance(output, Tensor)):
         what = "one tensor" if expected == 1 else f"the {expected} values that its rule takes"
         raise CannotFactor(f"{unit.name!r} returns {type(output).__name__}, not {what}")

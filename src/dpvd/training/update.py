@@ -86,10 +86,11 @@ class Update:
             if name not in self._rates:
                 parameter.grad = self._totals[name]
                 continue
-            parameter.grad = None  # the optimizer is called, for its hooks and schedulers, and has nothing left to do
+            parameter.grad = None  # the optimizer has nothing left to do
             if self._totals[name] is self._buffers.get(name):
                 parameter.add_(self._totals[name])
-        self.optimizer.step()
+        if not self._rates or _is_watched(self.optimizer):
+            self.optimizer.step()
 
     def _pull(self, name: str) -> None:
         if name in self._pulls:
@@ -104,6 +105,11 @@ class Update:
         ):
             buffer = self._buffers[name] = torch.empty_like(parameter, requires_grad=False)
         return buffer.zero_()
+
+
+def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether somebody notices its steps: a hook, or a learning-rate scheduler, which replaces the method."""
+    return "step" in vars(optimizer) or bool(optimizer._optimizer_step_post_hooks)
 
 
 def _plain_rates(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, float]:
