@@ -124,7 +124,7 @@ FAULTS = [
         "one weight draw shared by the batch",
         "nn/families.py",
         {
-            "gaussian_sample(mean, self.output_variance(x)) if": "mean + self.linear_map("
+            "add_noise_(mean, self.output_variance(x)) if": "mean + self.linear_map("
             "x, self.weight_variance().sqrt() * draw(self.weight.shape, x), None) if"
         },
         "tests/nn/test_layers.py::test_equal_rows_get_different_noise_and_no_row_sees_another",

@@ -35,6 +35,7 @@ __all__ = [
 # Cross terms can cancel; the norm is over-estimated by this many units of rounding of what cancelled.
 ROUNDING_UNITS = 8
 
+CACHED_ENTRIES = 1 << 18  # 1 MB in float32
 ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
 
 
@@ -117,7 +118,10 @@ class Products:
         key = id(rows), 0
         if key not in self._known:
             # Not vector_norm: its running sum loses 18 units of rounding over 4,096 entries, 3,000 over a million.
-            self._known[key] = rows, torch.linalg.vecdot(rows, rows)
+            # A few rows at a time, so that their squares stay in the cache.
+            size = max(1, CACHED_ENTRIES // max(1, rows.shape[1]))
+            parts = [torch.linalg.vecdot(part, part) for part in torch.split(rows, size)]
+            self._known[key] = rows, torch.cat(parts) if len(parts) > 1 else parts[0]
         return self._known[key][1]
 
     def gram(self, factor: Tensor, groups: int) -> Tensor:

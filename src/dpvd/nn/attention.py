@@ -110,10 +110,10 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
     [[10.0]]
     """
     if variance.dim() == 2:
-        return noise_std(F.linear(x.square(), variance))
+        return noise_std(F.linear(x * x, variance))
     if variance.dim() == 1:
-        return noise_std((x.square() @ variance).unsqueeze(-1))
-    return noise_std(variance * x.square().sum(-1, keepdim=True))
+        return noise_std(((x * x) @ variance).unsqueeze(-1))
+    return noise_std(variance * (x * x).sum(-1, keepdim=True))
 
 
 class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]  # three inputs, not one

@@ -96,7 +96,7 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
         if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
             return super().output_variance(x)
-        squares, variance = x.square(), self.log_sigma2.exp()
+        squares, variance = x * x, self.log_sigma2.exp()
         if self.rates is Rates.NEURON:
             return self.linear_map(squares, variance.expand_as(self.weight[:1]), None)
         energy = squares.sum(1, keepdim=True)

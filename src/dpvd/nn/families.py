@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice, non_negative
-from dpvd.nn.functional import gaussian_sample
+from dpvd.nn.functional import add_noise_
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.priors import LogUniform, Prior, log_square, prior_from
@@ -75,11 +75,11 @@ class AdditiveNoise(VariationalLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         mean = self.linear_map(x, self.mean_weight(), self.bias)
-        return gaussian_sample(mean, self.output_variance(x)) if is_sampling(self) else mean
+        return add_noise_(mean, self.output_variance(x)) if is_sampling(self) else mean
 
     def output_variance(self, x: Tensor) -> Tensor:
         """x²∗σ², in a shape that broadcasts to the output's."""
-        return self.linear_map(x.square(), self.only_kept(self.log_sigma2.exp(), 0.0), None)
+        return self.linear_map(x * x, self.only_kept(self.log_sigma2.exp(), 0.0), None)
 
     def weight_variance(self) -> Tensor:
         return self.only_kept(self.log_sigma2.exp(), 0.0)
@@ -180,7 +180,7 @@ class MultiplicativeNoise(VariationalLayer):
             x = x * self.multiplier(draw(x.shape, x))
             return self.linear_map(x, self.mean_weight(), self.bias)
         mean = self.linear_map(x, self.mean_weight(), self.bias)
-        return gaussian_sample(mean, self.output_variance(x))
+        return add_noise_(mean, self.output_variance(x))
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """Type A: the factor on the inputs, 1 + √α·noise, with the gradient to ``log_rate``."""
@@ -188,7 +188,7 @@ class MultiplicativeNoise(VariationalLayer):
 
     def output_variance(self, x: Tensor) -> Tensor:
         """Type B: x²∗(αφ²)."""
-        return self.linear_map(x.square(), self.weight_variance(), None)
+        return self.linear_map(x * x, self.weight_variance(), None)
 
     def weight_variance(self) -> Tensor:
         return self.log_rate.exp() * self.mean_weight().square()

@@ -3,9 +3,9 @@
 import torch
 from torch import Tensor
 
-from dpvd.nn.noise import draw
+from dpvd.nn.noise import draw, inside_transform
 
-__all__ = ["VARIANCE_FLOOR", "gaussian_sample", "noise_std"]
+__all__ = ["VARIANCE_FLOOR", "add_noise_", "gaussian_sample", "noise_std"]
 
 VARIANCE_FLOOR = 1e-20
 """Variances up to this are no noise at all. Its root, 1e-10, is below the resolution of float32."""
@@ -43,5 +43,11 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
     References: Kingma, Salimans and Welling (arXiv:1506.02557v2), the local
     reparameterisation trick.
     """
+    return add_noise_(mean.clone(), var)
+
+
+def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
+    """:func:`gaussian_sample`, written over ``mean``: outputs are large, and nobody else has seen a layer's own yet."""
     std = noise_std(var)
-    return torch.addcmul(mean, std, draw(mean.shape, mean, aux=std))
+    noise = draw(mean.shape, mean, aux=std)
+    return torch.addcmul(mean, std, noise) if inside_transform() else mean.addcmul_(std, noise)

@@ -67,8 +67,8 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return super().output_variance(x)
         if self.rates is Rates.NEURON:
-            return (x.square() @ self.log_sigma2.exp()).unsqueeze(-1)
-        return self.log_sigma2.exp() * x.square().sum(-1, keepdim=True)
+            return ((x * x) @ self.log_sigma2.exp()).unsqueeze(-1)
+        return self.log_sigma2.exp() * (x * x).sum(-1, keepdim=True)
 
 
 class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):

@@ -183,8 +183,12 @@ def _generator_source(generator: torch.Generator | None) -> _Source:
 
 def _pays(shape: _Shape) -> bool:
     """Whether the key stream is the faster way, and a possible one: transforms of functions see only torch's own."""
-    inside_transform = torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
-    return math.prod(shape) >= _LARGE and not inside_transform
+    return math.prod(shape) >= _LARGE and not inside_transform()
+
+
+def inside_transform() -> bool:
+    """Whether torch.compile or a transform of torch.func is at work."""
+    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
 def _large_normal(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:

@@ -87,9 +87,12 @@ def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = Non
         return _outer(layer, x, grad)
     # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the cache.
     count, size = len(x), max(1, UNFOLDED_ENTRIES // max(1, _outer(layer, x[:1], grad[:1]).right.numel()))
-    slices = [slice(start, start + size) for start in range(0, max(1, count), size)]
-    gradients = torch.cat([materialised(replace(_outer(layer, x[s], grad[s]), scale=scale)) for s in slices])
-    return Direct(gradients.view(count, *layer.weight.shape))
+    gradients = grad.new_empty(count, *layer.weight.shape)
+    for start in range(0, count, size):
+        part = slice(start, start + size)
+        term = replace(_outer(layer, x[part], grad[part]), scale=scale)
+        gradients[part] = materialised(term).view_as(gradients[part])
+    return Direct(gradients)
 
 
 def _outer(layer: Any, x: Tensor, grad: Tensor) -> Outer:
