@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from dpvd.grads.batches import Batch, LossFn, batch_size, rows
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.groups import Grouping
-from dpvd.grads.loop import loop
+from dpvd.grads.loop import true_norms
 from dpvd.nn import noise_from, sampling
 
 __all__ = ["Disagreement", "verify"]
@@ -43,7 +43,10 @@ def verify(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grou
         if not _reproducible(model, loss_fn, few):
             log.warning("the model draws random numbers of its own: its gradients cannot be checked against the oracle")
             return
-        ours, truth = (_with_same_noise(e, model, loss_fn, few, grouping) for e in (engine, loop))
+        with _same_noise(grouping):
+            ours = engine(model, loss_fn, few, Clipping(ClippingMode.NONE), grouping).norms
+        with _same_noise(grouping):
+            truth = true_norms(model, loss_fn, few, grouping)
         alone = torch.cat([_losses(model, loss_fn, rows(few, slice(i, i + 1))) for i in range(batch_size(few))])
         joint = _losses(model, loss_fn, few)
     if not _agree(joint, alone):
@@ -56,12 +59,10 @@ def verify(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grou
         raise Disagreement("per-example norms differ from those of the oracle")
 
 
-def _with_same_noise(engine: Engine, model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
-    """Norms under a stream of noise that begins anew with each call, and is not the caller's: checking must not
-    move that one, or a resumed run would differ from an unbroken one."""
-    stream = torch.Generator(next(iter(grouping.parameters.values())).device).manual_seed(0)
-    with noise_from(stream):
-        return engine(model, loss_fn, batch, Clipping(ClippingMode.NONE), grouping).norms
+def _same_noise(grouping: Grouping) -> AbstractContextManager[None]:
+    """A stream of noise that begins anew each time, and is not the caller's: checking must not move that one, or a
+    resumed run would differ from an unbroken one."""
+    return noise_from(torch.Generator(next(iter(grouping.parameters.values())).device).manual_seed(0))
 
 
 def _losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tensor:

@@ -1,47 +1,81 @@
 """The oracle: one backward pass for each example. Slow, short, and the truth that other engines are tested against."""
 
 import math
+from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from dpvd.grads.batches import Batch, LossFn, per_example_losses, rows
+from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses, rows
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import ROUNDING_UNITS, Clipping, ClippingMode
 from dpvd.grads.factors import Materialised
 from dpvd.grads.groups import Grouping
 from dpvd.nn import NoiseTape
 
-__all__ = ["loop"]
+__all__ = ["loop", "true_norms"]
 
 
 def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedGradients:
-    """Clipped gradients by the definition. Every example gets the noise it had in the whole batch's forward pass."""
+    """Clipped gradients by the definition."""
+    count, jacobian = batch_size(batch), grouping.jacobians()
+    gradients = {name: p.new_zeros(count, *p.shape) for name, p in grouping.parameters.items()}
+    losses, norms, factors = [], [], []
+    for i, (loss, found) in enumerate(_examples(model, loss_fn, batch, grouping, jacobian)):
+        for name, gradient in found.items():
+            gradients[name][i] = gradient
+        losses.append(loss)
+        norms.append(_norms(loss, found, grouping))
+        factors.append([_factor(norm, clipping, loss.dtype) for norm in norms[-1]])
+    non_finite = sum(math.inf in row for row in norms)
+    return ClippedGradients(
+        {name: Materialised(values) for name, values in gradients.items()},
+        losses[0].new_tensor(factors),
+        losses[0].new_tensor(norms),
+        torch.stack(losses),
+        non_finite,
+        clipping,
+        grouping,
+        jacobian,
+    )
+
+
+def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
+    """[B, G]: the norms of the examples' gradients, of which only one is held at a time."""
+    examples = _examples(model, loss_fn, batch, grouping, grouping.jacobians())
+    found = [(loss, _norms(loss, gradients, grouping)) for loss, gradients in examples]
+    return found[0][0].new_tensor([norms for _, norms in found])
+
+
+def _examples(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping, jacobian: dict[str, Tensor]
+) -> Iterator[tuple[Tensor, dict[str, Tensor]]]:
+    """Loss and gradients of each example in turn, with the noise that it had in the whole batch's forward pass."""
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
-        losses = per_example_losses(model, loss_fn, batch)
-    names, parameters, jacobian = list(grouping.parameters), list(grouping.parameters.values()), grouping.jacobians()
-    gradients = {name: p.new_zeros(len(losses), *p.shape) for name, p in grouping.parameters.items()}
-    norms, factors = (losses.new_zeros(len(losses), grouping.count) for _ in range(2))
-    for i in range(len(losses)):
+        per_example_losses(model, loss_fn, batch)
+    parameters = list(grouping.parameters.values())
+    for i in range(batch_size(batch)):
         with tape.replaying(slice(i, i + 1)):
             loss = per_example_losses(model, loss_fn, rows(batch, slice(i, i + 1)))
         found = torch.autograd.grad(loss.sum(), parameters, materialize_grads=True)
-        for name, gradient in zip(names, found, strict=True):
-            gradients[name][i] = gradient / jacobian.get(name, 1.0)
-        for group in range(grouping.count):
-            members = [gradients[n][i].flatten() for n in names if grouping.group_of[n] == group]
-            norms[i, group] = torch.cat(members).norm()
-            factors[i, group] = _factor(norms[i, group].item(), clipping, losses.dtype)
-        if not (math.isfinite(loss.item()) and torch.isfinite(norms[i]).all()):
-            norms[i], factors[i] = math.inf, 0.0
-    non_finite = int(torch.isinf(norms).all(1).sum())
-    forms = {name: Materialised(values) for name, values in gradients.items()}
-    return ClippedGradients(forms, factors, norms, losses, non_finite, clipping, grouping, jacobian)
+        named = zip(grouping.parameters, found, strict=True)
+        yield loss.detach().squeeze(0), {n: g / jacobian[n] if n in jacobian else g for n, g in named}
+
+
+def _norms(loss: Tensor, gradients: dict[str, Tensor], grouping: Grouping) -> list[float]:
+    """The norm of each clipping group; ∞ for all of them if anything is not finite."""
+    squares = [0.0] * grouping.count
+    for name, gradient in gradients.items():
+        squares[grouping.group_of[name]] += float(gradient.double().square().sum())
+    finite = math.isfinite(loss) and all(map(math.isfinite, squares))
+    return [math.sqrt(square) if finite else math.inf for square in squares]
 
 
 def _factor(norm: float, clipping: Clipping, dtype: torch.dtype) -> float:
     bound = clipping.clip_norm * (1 - ROUNDING_UNITS * torch.finfo(dtype).eps)
+    if norm == math.inf:
+        return 0.0
     if clipping.mode is ClippingMode.NONE:
         return 1.0
     if clipping.mode is ClippingMode.AUTOMATIC:
