@@ -15,6 +15,8 @@ from dpvd.nn import NoiseTape
 
 __all__ = ["loop", "true_norms"]
 
+PIECE = 1 << 20  # entries that are squared at a time
+
 
 def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedGradients:
     """Clipped gradients by the definition."""
@@ -67,7 +69,8 @@ def _norms(loss: Tensor, gradients: dict[str, Tensor], grouping: Grouping) -> li
     """The norm of each clipping group; ∞ for all of them if anything is not finite."""
     squares = [0.0] * grouping.count
     for name, gradient in gradients.items():
-        squares[grouping.group_of[name]] += float(gradient.double().square().sum())
+        pieces = torch.split(gradient.flatten(), PIECE)
+        squares[grouping.group_of[name]] += sum(float(piece.double().square().sum()) for piece in pieces)
     finite = math.isfinite(loss) and all(map(math.isfinite, squares))
     return [math.sqrt(square) if finite else math.inf for square in squares]
 
