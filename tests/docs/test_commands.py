@@ -84,6 +84,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "budget": output(" ".join(["budget --epsilon 1 --delta 1e-5 --json", *size])),
         "predict": output(f"predict {run} {examples} --json"),
         "show": output(f"show {run} --json"),
+        "reproduce": output(f"reproduce fig3 --quick --out {folder / 'reproduction'} --json"),
         "doctor": output("doctor --json"),
     }
 

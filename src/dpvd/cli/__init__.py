@@ -1,4 +1,4 @@
-"""The command line: ``dpvd train | budget | predict | show | doctor``.
+"""The command line: ``dpvd train | budget | predict | show | reproduce | doctor``.
 
 A command is loaded when it is asked for: help and version need nothing, a question about a budget no torch.
 """
@@ -18,6 +18,10 @@ __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
+INTERRUPTED_WORDS = (
+    "interrupted: a run can be taken up again with the same command and --resume, a reproduction with the same command"
+)
+
 # The class of all wrong uses. Typer exports only this descendant of it, and keeps its parent in different places.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
@@ -27,6 +31,7 @@ COMMANDS = {
     "budget": "Show the noise that every accountant asks for at a budget, or the ε it grants to a noise.",
     "predict": "Predict the class of each example, its probability, and how sure the model is of that probability.",
     "show": "Show a run's statement, result and settings; of an unfinished run, what it has been charged.",
+    "reproduce": "Run the paper's experiments that have no record yet, and write tables, figures and verdicts.",
     "doctor": "Show versions, threads and what draws the noise, and test the key stream and the noise.",
 }
 
@@ -73,7 +78,7 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED
     if code == INTERRUPTED:
-        say.print("interrupted: a run can be taken up again with the same command and --resume", highlight=False)
+        say.print(INTERRUPTED_WORDS, highlight=False)
     sys.exit(code)
 
 

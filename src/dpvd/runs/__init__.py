@@ -1,7 +1,7 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
 from dpvd.runs.architectures import NetworkKind
-from dpvd.runs.measure import predict_dist
+from dpvd.runs.measure import predict_dist, quick_look
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
@@ -20,4 +20,5 @@ __all__ = [
     "execute",
     "predict_dist",
     "prepare_run",
+    "quick_look",
 ]

@@ -1,0 +1,44 @@
+"""The paper's experiments: specs, runs, records, and what becomes of its claims."""
+
+from dpvd.experiments.artefacts import write_artefacts
+from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
+from dpvd.experiments.claims import Claims, load_claims
+from dpvd.experiments.execute import run_spec
+from dpvd.experiments.protocols import PROTOCOLS, Protocol
+from dpvd.experiments.record import Record, RecordStore
+from dpvd.experiments.reproduction import Folder, Status, reproduce
+from dpvd.experiments.results import Results, Summary
+from dpvd.experiments.spec import Part, Spec, Variant
+from dpvd.experiments.tuning import Tuning, TuningStore, choose, trials
+from dpvd.experiments.verdicts import Finding, Judgement, Verdict, judge
+
+__all__ = [
+    "PROTOCOLS",
+    "Claims",
+    "Experiment",
+    "Finding",
+    "Folder",
+    "Judgement",
+    "Part",
+    "Protocol",
+    "Record",
+    "RecordStore",
+    "Results",
+    "Spec",
+    "Status",
+    "Summary",
+    "Tuning",
+    "TuningCell",
+    "TuningStore",
+    "Variant",
+    "Verdict",
+    "choose",
+    "judge",
+    "load_claims",
+    "reproduce",
+    "run_spec",
+    "runs_of",
+    "trials",
+    "tuning_cells",
+    "write_artefacts",
+]

@@ -1,0 +1,121 @@
+"""The order of a reproduction: choose settings, run what is missing, and nothing twice."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dpvd.data import load
+from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
+from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.record import Record, RecordStore
+from dpvd.experiments.tuning import TuningStore, choose, trials
+from dpvd.experiments.workers import Job, cost, run_all
+
+__all__ = ["Folder", "Status", "reproduce"]
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Where a reproduction keeps what it made."""
+
+    path: Path
+
+    @property
+    def records(self) -> RecordStore:
+        """Runs that were measured on the test data."""
+        return RecordStore(self.path / "records")
+
+    @property
+    def tuning(self) -> TuningStore:
+        """What was chosen, with all scores."""
+        return TuningStore(self.path / "tuning")
+
+    @property
+    def trials(self) -> RecordStore:
+        """Runs that were measured on a tenth of the training data, to choose."""
+        return RecordStore(self.path / "tuning" / "trials")
+
+    def records_of(self, protocols: Sequence[Protocol]) -> list[Record]:
+        """The records of these protocols."""
+        names = {protocol.name for protocol in protocols}
+        return [record for record in self.records.read_all() if record.spec.protocol in names]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How far a reproduction is.
+
+    ``done`` and ``total`` are in the unit of :func:`cost`, for a bar; ``runs`` and ``of`` are specs.
+    """
+
+    done: float
+    total: float
+    runs: int
+    of: int
+
+
+def reproduce(
+    experiment: Experiment,
+    protocols: Sequence[Protocol],
+    folder: Folder,
+    *,
+    processes: int = 1,
+    data_dir: Path | None = None,
+    on_progress: Callable[[Status], None] = lambda status: None,
+) -> int:
+    """Run all that an experiment needs and that has no record yet; return how many specs that were.
+
+    Guarantees:
+        A spec with a record is not run again, and a choice that was made is not made again: starting a second time
+        goes on where the first was stopped.
+
+    Raises:
+        DpvdError: if data cannot be had (before anything is run), or a record is damaged.
+    """
+    cells = [cell for protocol in protocols for cell in tuning_cells(experiment, protocol)]
+    undecided = [cell for cell in cells if cell not in folder.tuning]
+    first = [(spec, folder.trials) for cell in undecided for spec in folder.trials.missing(trials(cell))]
+    known = _runs(experiment, protocols, folder)
+    for name in sorted({spec.dataset for spec, _ in [*first, *known]}):
+        load(name, data_dir)  # better now than after hours
+    # Runs that wait for a choice are known in number and length, not yet in learning rate: count others in their place.
+    waiting = _runs(experiment, protocols, folder, assumed=undecided)
+    bar = _Bar([*first, *waiting], on_progress)
+    for spec in run_all(_longest_first(first), processes, data_dir):
+        bar.advance(cost(spec))
+    for cell in undecided:
+        folder.tuning.write(choose(cell, folder.trials))
+    second = _runs(experiment, protocols, folder)
+    for spec in run_all(_longest_first(second), processes, data_dir):
+        bar.advance(cost(spec))
+    return len(first) + len(second)
+
+
+def _runs(
+    experiment: Experiment, protocols: Sequence[Protocol], folder: Folder, assumed: Sequence[TuningCell] = ()
+) -> list[Job]:
+    """The runs without a record; those of the assumed cells as if a choice, any choice, had been made."""
+    choices = dict(folder.tuning.choices()) | dict.fromkeys(assumed, (1.0, 0.0))
+    wanted = [spec for protocol in protocols for spec in runs_of(experiment, protocol, choices)]
+    return [(spec, folder.records) for spec in folder.records.missing(wanted)]
+
+
+def _longest_first(jobs: list[Job]) -> list[Job]:
+    return sorted(jobs, key=lambda job: -cost(job[0]))
+
+
+class _Bar:
+    """Adds up what has been done."""
+
+    def __init__(self, jobs: Sequence[Job], on_progress: Callable[[Status], None]) -> None:
+        self._total, self._of = sum(cost(spec) for spec, _ in jobs), len(jobs)
+        self._done, self._runs = 0.0, 0
+        self._on_progress = on_progress
+        on_progress(self._status())
+
+    def advance(self, units: float) -> None:
+        self._done, self._runs = self._done + units, self._runs + 1
+        self._on_progress(self._status())
+
+    def _status(self) -> Status:
+        return Status(self._done, self._total, self._runs, self._of)

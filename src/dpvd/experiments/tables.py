@@ -1,0 +1,183 @@
+"""Tables as rows of words, and the rows as Markdown, CSV and LaTeX."""
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
+from dpvd.experiments.claims import Claims
+from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.results import Results, Summary
+from dpvd.experiments.spec import Variant
+from dpvd.experiments.tuning import Tuning
+from dpvd.experiments.verdicts import Judgement
+from dpvd.privacy import round_up
+
+__all__ = ["Table", "as_csv", "as_latex", "as_markdown", "claims_table", "table1", "tuning_table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of words under a heading each, with a file name and what a reader must know."""
+
+    name: str
+    title: str
+    note: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Table:
+    """Table 1: published accuracy, ours as printed, tuned and by our recipe, and the ε that was spent.
+
+    Edge cases: a cell without runs is a dash.
+    """
+    rows = []
+    for protocol in protocols:
+        for method in METHODS:
+            for epsilon in (None,) if method == NP else BUDGETS:
+                published = claims.accuracy(protocol.dataset, method, epsilon)
+                cells = [results.cell(protocol, method, variant, epsilon) for variant in Variant]
+                rows.append(
+                    (
+                        protocol.name,
+                        method,
+                        "∞" if epsilon is None else f"{epsilon:g}",
+                        "–" if published is None else f"{100 * published:.2f}",
+                        *(_words(cell) for cell in cells),
+                        _spent(cells),
+                    )
+                )
+    return Table(
+        "table1",
+        "Table 1: test accuracy in per cent",
+        "Mean ± standard deviation (number of runs). "
+        + "; ".join(protocol.words for protocol in protocols)
+        + ". δ = 1e-5. 'Recipe' keeps the network and the budget and leaves the rest to the default rule. "
+        "ε spent is by pld, for what ran. Tuned: learning rate and decay chosen on a tenth of the training data.",
+        ("protocol", "method", "ε asked for", "published", "as printed", "tuned", "recipe", "ε spent"),
+        tuple(rows),
+    )
+
+
+def claims_table(judgements: Sequence[Judgement]) -> Table:
+    """Every claim with our figure, the verdict and the reason."""
+    rows = tuple(
+        (
+            j.where,
+            j.claim,
+            j.protocol,
+            j.variant,
+            j.published,
+            j.finding.figure,
+            str(j.finding.verdict),
+            j.finding.reason,
+        )
+        for j in judgements
+    )
+    header = ("where", "claim", "protocol", "variant", "published", "ours", "verdict", "reason")
+    note = (
+        "A printed accuracy holds if ours is at most two standard errors (over seeds and test sets of this size) below "
+        "it. A comparison holds or fails if the means are more than two standard errors (over seeds) apart."
+    )
+    return Table("claims", "What the paper says, and whether it holds", note, header, rows)
+
+
+def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Table:
+    """What was chosen on the held-out tenth, and whether the grid may have been too small."""
+    names = {protocol.name for protocol in protocols}
+    rows = tuple(
+        (
+            tuning.cell.protocol,
+            tuning.cell.method,
+            "∞" if tuning.cell.epsilon is None else f"{tuning.cell.epsilon:g}",
+            f"{tuning.learning_rate:g}",
+            f"{tuning.gamma:g}",
+            f"{100 * max(trial.accuracy for trial in tuning.trials):.1f}",
+            str(len(tuning.trials)),
+            "yes" if tuning.at_edge else "no",
+        )
+        for tuning in tunings
+        if tuning.cell.protocol in names
+    )
+    header = ("protocol", "method", "ε", "η₀", "γ", "held-out accuracy", "trials", "at the edge of the grid")
+    note = " ".join(dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names))
+    return Table("tuning", "Learning rates and decays chosen on a tenth of the training data", note, header, rows)
+
+
+def as_markdown(table: Table) -> str:
+    """The table in GitHub's Markdown, under its title."""
+    lines = [_markdown_row(table.header), "|" + "---|" * len(table.header)]
+    lines += [_markdown_row(row) for row in table.rows]
+    return f"## {table.title}\n\n{table.note}\n\n" + "\n".join(lines) + "\n"
+
+
+def as_csv(table: Table) -> str:
+    """The table as comma-separated values, header first."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerows([table.header, *table.rows])
+    return buffer.getvalue()
+
+
+def as_latex(table: Table) -> str:
+    """The table for LaTeX with the booktabs package."""
+    rows = [" & ".join(map(_latex, row)) + r" \\" for row in (table.header, *table.rows)]
+    return "\n".join(
+        [
+            r"\begin{table}",
+            rf"\caption{{{_latex(table.title)}. {_latex(table.note)}}}",
+            rf"\begin{{tabular}}{{{'l' * len(table.header)}}}",
+            r"\toprule",
+            rows[0],
+            r"\midrule",
+            *rows[1:],
+            r"\bottomrule",
+            r"\end{tabular}",
+            r"\end{table}",
+            "",
+        ]
+    )
+
+
+def _words(cell: Summary | None) -> str:
+    return "–" if cell is None else cell.words()
+
+
+def _spent(cells: Sequence[Summary | None]) -> str:
+    """The largest of all variants: each is calibrated to the same budget, the recipe for another number of steps."""
+    spent = [cell.epsilon for cell in cells if cell is not None and cell.epsilon is not None]
+    return round_up(max(spent)) if spent else "–"
+
+
+def _markdown_row(cells: Sequence[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+_LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "ε": r"$\varepsilon$",
+    "δ": r"$\delta$",
+    "σ": r"$\sigma$",
+    "γ": r"$\gamma$",
+    "ν": r"$\nu$",
+    "η₀": r"$\eta_0$",
+    "∞": r"$\infty$",
+    "±": r"$\pm$",
+    "–": "--",
+    **{character: "\\" + character for character in "&%$#_{}"},
+}
+_LATEX_PATTERN = re.compile("|".join(re.escape(key) for key in sorted(_LATEX, key=len, reverse=True)))
+
+
+def _latex(text: str) -> str:
+    r"""Text with what is special to LaTeX, and our Greek letters, written its way.
+
+    >>> _latex("ε = 1 & 50 %")
+    '$\\varepsilon$ = 1 \\& 50 \\%'
+    """
+    return _LATEX_PATTERN.sub(lambda match: _LATEX[match[0]], text)

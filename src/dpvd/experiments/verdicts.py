@@ -1,0 +1,289 @@
+"""Does it hold? Our figure beside each claim of the paper, and the verdict with its reason.
+
+Two means differ when they lie more than two standard errors apart. What has not been run, or lies closer than that,
+cannot be judged.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from itertools import pairwise
+from typing import Any
+
+from dpvd.experiments.catalogue import BUDGETS, NP
+from dpvd.experiments.claims import Claims, PublishedAccuracy, PublishedNoise
+from dpvd.experiments.noise import multiplier_of, noise_levels
+from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.results import Results, Summary
+from dpvd.experiments.spec import Variant
+from dpvd.privacy import epsilon as epsilon_of
+from dpvd.privacy import poisson_event, round_up
+
+__all__ = ["CHECKS", "Finding", "Judgement", "Verdict", "judge"]
+
+ERRORS = 2.0  # how many standard errors apart two means must be to count as different
+
+
+class Verdict(StrEnum):
+    """What became of a claim."""
+
+    HOLDS = "holds"
+    FAILS = "fails"
+    OPEN = "cannot be judged"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A verdict, our figure and why."""
+
+    verdict: Verdict
+    figure: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A finding about one claim at one protocol in one variant."""
+
+    where: str
+    claim: str
+    protocol: str
+    variant: str
+    published: str
+    finding: Finding
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a check looks at."""
+
+    results: Results
+    claims: Claims
+    protocol: Protocol
+    variant: Variant
+
+    def cell(self, method: str, epsilon: float | None) -> Summary | None:
+        return self.results.cell(self.protocol, method, self.variant, None if method == NP else epsilon)
+
+
+def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> list[Judgement]:
+    """A judgement of every published number and sentence, for each protocol that can speak to it and each variant.
+
+    Edge cases: a claim that no run speaks to is there too, as one that cannot be judged.
+    """
+    found = [_judge_noise(noise) for noise in claims.noise]
+    for protocol in protocols:
+        for variant in (Variant.AS_PRINTED, Variant.TUNED):
+            evidence = Evidence(results, claims, protocol, variant)
+            found += [_judge_number(evidence, n) for n in claims.numbers if n.dataset == protocol.dataset]
+            for claim in claims.sentences:
+                finding = CHECKS[claim.check](evidence, **claim.given)
+                if finding is not None:
+                    found.append(Judgement(claim.where, claim.text, protocol.name, str(variant), "", finding))
+    return found
+
+
+def _judge_number(evidence: Evidence, number: PublishedAccuracy) -> Judgement:
+    budget = "" if number.epsilon is None else f" at ε = {number.epsilon:g}"
+    words = f"{number.method}{budget} on {number.dataset.upper()}"
+    ours = evidence.cell(number.method, number.epsilon)
+    return Judgement(
+        number.where,
+        words,
+        evidence.protocol.name,
+        str(evidence.variant),
+        f"{100 * number.published:.2f}",
+        _reaches(ours, number.published),
+    )
+
+
+def _reaches(ours: Summary | None, published: float) -> Finding:
+    if ours is None:
+        return _not_run()
+    error = ours.error_with_test_set
+    if error is None:
+        return Finding(Verdict.OPEN, ours.words(), "one run has no spread")
+    gap = 100 * (ours.mean - published)
+    held = ours.mean >= published - ERRORS * error
+    return Finding(
+        Verdict.HOLDS if held else Verdict.FAILS, ours.words(), f"{gap:+.1f} points, standard error {100 * error:.1f}"
+    )
+
+
+def _judge_noise(noise: PublishedNoise) -> Judgement:
+    multiplier = multiplier_of(noise.sigma)
+    spent = epsilon_of(poisson_event(multiplier, noise.sampling_prob, noise.steps), 1e-5)
+    return Judgement(
+        "Section 5",
+        f"σ = {noise.sigma:g} keeps {noise.method} within ε = {noise.epsilon:g} on {noise.dataset.upper()}",
+        "as printed",
+        "",
+        f"ε = {noise.epsilon:g}",
+        Finding(
+            Verdict.HOLDS if spent <= noise.epsilon else Verdict.FAILS,
+            f"ε = {round_up(spent)}",
+            f"by pld: z = 2σ = {multiplier:g}, ν = {noise.sampling_prob:g}, T = {noise.steps}",
+        ),
+    )
+
+
+# The checks, each for one kind of sentence. None: the protocol says nothing about it.
+
+
+def falls_with_budget(evidence: Evidence, methods: list[str]) -> Finding | None:
+    """Less ε, less accuracy."""
+    pairs = [(m, more, less) for m in methods for more, less in pairwise(BUDGETS)]
+    return _all(
+        _compare(f"{m} {more:g} over {less:g}", evidence.cell(m, more), evidence.cell(m, less))
+        for m, more, less in pairs
+    )
+
+
+def beats(evidence: Evidence, method: str, others: list[str], budgets: list[float]) -> Finding | None:
+    """One method is more accurate than others at every budget."""
+    return _all(
+        _compare(f"over {other} at ε = {budget:g}", evidence.cell(method, budget), evidence.cell(other, budget))
+        for budget in budgets
+        for other in others
+    )
+
+
+def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> Finding | None:
+    """The gap between two methods is widest at the lowest budget."""
+    gaps = [_gap(evidence.cell(method, budget), evidence.cell(other, budget)) for budget in BUDGETS]
+    known = [gap for gap in gaps if gap is not None]
+    if len(known) < len(BUDGETS):
+        return _not_run()
+    figure = ", ".join(f"{100 * gap:+.1f} at {budget:g}" for budget, (gap, _) in zip(BUDGETS, known, strict=True))
+    (low, low_error), others = known[-1], known[:-1]
+    return _all(
+        _verdict(f"{figure}; widest at the lowest?", low - gap, math.hypot(low_error, error)) for gap, error in others
+    )
+
+
+def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -> Finding | None:
+    """The gap to ordinary training is at most the printed one."""
+    dataset, findings = evidence.protocol.dataset, []
+    for budget in budgets:
+        plain, private = (evidence.claims.accuracy(dataset, m, e) for m, e in ((NP, None), (method, budget)))
+        assert plain is not None
+        assert private is not None
+        gap = _gap(evidence.cell(NP, None), evidence.cell(method, budget))
+        if gap is None:
+            return _not_run()
+        words = f"{100 * gap[0]:.1f} points below NP at ε = {budget:g}, printed {100 * (plain - private):.1f}"
+        findings.append(_verdict(words, plain - private - gap[0], gap[1]))
+    return _all(findings)
+
+
+def needs_less_noise(evidence: Evidence) -> Finding | None:
+    """zCDP against advanced composition at the protocol's length; needs no training."""
+    if evidence.variant is not Variant.AS_PRINTED:
+        return None  # the noise is the same
+    levels = noise_levels(evidence.protocol, BUDGETS)
+    pairs = list(zip(levels["advanced"], levels["zcdp"], strict=True))
+    figure = ", ".join(f"z {a:.3g} against {z:.3g} at {e:g}" for e, (a, z) in zip(BUDGETS, pairs, strict=True))
+    held = all(z < a for a, z in pairs)
+    return Finding(Verdict.HOLDS if held else Verdict.FAILS, figure, "advanced composition against truncated zCDP")
+
+
+def delta_hardly_matters(evidence: Evidence, within: float) -> Finding | None:
+    """Accuracies at all δ lie together."""
+    if evidence.variant is not Variant.AS_PRINTED or evidence.protocol.dataset != "digits":
+        return None
+    return _flat(evidence.results.deltas(evidence.protocol), within)
+
+
+def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> Finding | None:
+    """The best value of a setting lies in a range."""
+    if not evidence.protocol.sweep_seeds:
+        return None
+    points = evidence.results.sweep(evidence.protocol, evidence.variant, setting)
+    inside = {v: s for v, s in points.items() if low <= v <= high}
+    outside = {v: s for v, s in points.items() if not low <= v <= high}
+    if not inside or not outside:
+        return Finding(Verdict.OPEN, _listed(points), f"not run on both sides of the range {low:g} to {high:g}")
+    best, rival = (max(part, key=lambda v: part[v].mean) for part in (inside, outside))
+    finding = _compare(f"{best:g} over {rival:g}", inside[best], outside[rival])
+    return Finding(finding.verdict, _listed(points), finding.reason)
+
+
+def flat_between(evidence: Evidence, setting: str, low: float, high: float, within: float) -> Finding | None:
+    """Accuracies in a range of a setting lie together."""
+    if not evidence.protocol.sweep_seeds:
+        return None
+    points = evidence.results.sweep(evidence.protocol, evidence.variant, setting)
+    return _flat({v: s for v, s in points.items() if low <= v <= high}, within)
+
+
+CHECKS: dict[str, Callable[..., Finding | None]] = {
+    check.__name__: check
+    for check in (
+        falls_with_budget,
+        beats,
+        gains_most_at_lowest_budget,
+        as_close_as_printed,
+        needs_less_noise,
+        delta_hardly_matters,
+        peaks_between,
+        flat_between,
+    )
+}
+"""The checks that claims name."""
+
+
+def _flat(points: dict[float, Summary], within: float) -> Finding:
+    if len(points) < 2:
+        return _not_run()
+    ordered = sorted(points.values(), key=lambda summary: summary.mean)
+    gap = _gap(ordered[-1], ordered[0])
+    if gap is None:
+        return Finding(Verdict.OPEN, _listed(points), "one run has no spread")
+    finding = _verdict(f"they differ by {100 * gap[0]:.1f} points, allowed {100 * within:g}", within - gap[0], gap[1])
+    return Finding(finding.verdict, _listed(points), finding.reason)
+
+
+def _compare(words: str, better: Summary | None, worse: Summary | None) -> Finding:
+    if better is None or worse is None:
+        return _not_run()
+    gap = _gap(better, worse)
+    if gap is None:
+        return Finding(Verdict.OPEN, f"{words}: {100 * (better.mean - worse.mean):+.1f}", "one run has no spread")
+    return _verdict(f"{words}: {100 * gap[0]:+.1f}", *gap)
+
+
+def _gap(first: Summary | None, second: Summary | None) -> tuple[float, float] | None:
+    """How far the first mean lies above the second, and the standard error of that over seeds."""
+    if first is None or second is None or first.error_of_mean is None or second.error_of_mean is None:
+        return None
+    return first.mean - second.mean, math.hypot(first.error_of_mean, second.error_of_mean)
+
+
+def _verdict(words: str, margin: float, error: float) -> Finding:
+    """Holds with a margin clearly above zero, fails with one clearly below."""
+    if abs(margin) <= ERRORS * error:
+        return Finding(Verdict.OPEN, words, f"too close: {words}, standard error {100 * error:.1f}")
+    return Finding(Verdict.HOLDS if margin > 0 else Verdict.FAILS, words, words)
+
+
+def _all(findings: Iterable[Finding]) -> Finding:
+    """All must hold; one that fails decides."""
+    listed = list(findings)
+    for verdict in (Verdict.FAILS, Verdict.OPEN):
+        found = [finding for finding in listed if finding.verdict is verdict]
+        if found:
+            return Finding(verdict, _joined(f.figure for f in listed), _joined(f.reason for f in found))
+    return Finding(Verdict.HOLDS, _joined(f.figure for f in listed), "in every comparison")
+
+
+def _joined(words: Iterable[Any]) -> str:
+    return "; ".join(dict.fromkeys(word for word in words if word))
+
+
+def _listed(points: dict[float, Summary]) -> str:
+    return ", ".join(f"{value:g}: {summary.words()}" for value, summary in points.items())
+
+
+def _not_run() -> Finding:
+    return Finding(Verdict.OPEN, "", "not run")
