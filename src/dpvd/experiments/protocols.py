@@ -1,6 +1,6 @@
 """Protocols: the sizes and lengths at which the paper's experiments are run, each with a name of its own."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["DIGITS_100", "DIGITS_QUICK", "MNIST_20", "MNIST_200", "MNIST_QUICK", "PROTOCOLS", "Protocol"]
 
@@ -81,21 +81,13 @@ MNIST_200 = Protocol(
     batch_sweep=(100, 200, 400, 600, 1000, 2000),
     as_in_paper=True,
 )
-MNIST_20 = Protocol(
-    "mnist-20",
-    "mnist",
+MNIST_20 = replace(
+    MNIST_200,
+    name="mnist-20",
     epochs=20,
-    batch_size=600,
-    hidden=1000,
-    learning_rate=0.1,
-    seeds=3,
-    sweep_seeds=2,
     rates=(0.03, 0.1, 0.3, 1.0),
-    gammas=(0.0, 0.5),
-    hidden_sweep=(50, 100, 200, 500, 1000, 2000),
     epochs_sweep=(5, 10, 20, 40),
-    clip_sweep=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
-    batch_sweep=(100, 200, 400, 600, 1000, 2000),
+    as_in_paper=False,
 )
 DIGITS_QUICK = Protocol(
     "digits-quick",

@@ -1,0 +1,57 @@
+"""Norms that are formed from factors are never too short: in float32, for rows of any length."""
+
+import pytest
+import torch
+
+from dpvd.grads.factors import Factored, Gram, Outer, Products
+
+EPS = torch.finfo(torch.float32).eps
+SLACK = 8  # units of rounding of a squared norm, which the margin of the clip norm covers twice
+
+ENTRIES = {
+    "normal": lambda *shape: torch.randn(*shape, generator=torch.Generator().manual_seed(0)),
+    "equal": lambda *shape: torch.full(shape, 0.1),
+    "alternating": lambda *shape: torch.full(shape, 0.1) * (-1.0) ** torch.arange(shape[-1]),
+    "falling": lambda *shape: torch.linspace(1, 1e-3, shape[-1]).expand(shape).contiguous(),
+}
+WIDTHS = [1, 64, 784, 4096, 20_000]
+
+
+def gradient(term: Outer) -> torch.Tensor:
+    """By the definition, in double precision."""
+    left, right = (f if f.dim() == 3 else f.unsqueeze(1) for f in (term.left.double(), term.right.double()))
+    product = torch.einsum("bto,bti->boi", left, right)
+    return product if term.scale is None else product * term.scale.double()
+
+
+def assert_not_too_short(found: torch.Tensor, *terms: Outer) -> None:
+    truth = sum(gradient(term) for term in terms).square().sum((1, 2))
+    assert (found.double() >= truth * (1 - SLACK * EPS)).all()
+    assert (found.double() <= truth * 1.01).all(), "far too long: examples would be clipped for nothing"
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms_of_dense_layers(width, entries):
+    make = ENTRIES[entries]
+    for scale in (None, make(5, width)):
+        term = Outer(make(3, 5), make(3, width), scale)
+        assert_not_too_short(Factored([term]).squared_norm(Products()), term)
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms_of_several_terms(width, entries):
+    """As of multiplicative noise: one term without a scale, one with."""
+    make = ENTRIES[entries]
+    terms = [Outer(make(3, 5), make(3, width)), Outer(make(3, 5), make(3, width), make(5, width).abs())]
+    assert_not_too_short(Factored(terms).squared_norm(Products()), *terms)
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+@pytest.mark.parametrize("positions", [2, 7, 28])
+@pytest.mark.parametrize("width", WIDTHS)
+def test_norms_of_sequences(width, positions, entries):
+    make = ENTRIES[entries]
+    term = Outer(make(3, positions, 5), make(3, positions, width))
+    assert_not_too_short(Gram(term).squared_norm(Products()), term)
