@@ -2,14 +2,19 @@
 
 import csv
 import re
+import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dpvd.experiments import Folder, Tuning, TuningCell, Variant, write_artefacts
+from dpvd.experiments import Artefacts, Folder, Tuning, TuningCell, Variant, write_artefacts
 from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
-from dpvd.experiments.protocols import MNIST_QUICK, Protocol
-from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown
+from dpvd.experiments.claims import load_claims
+from dpvd.experiments.figures import draw_all
+from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, Protocol
+from dpvd.experiments.results import Results
+from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown, table1
 from dpvd.experiments.tuning import Trial
 from tests.experiments.small import TINY, made_up
 
@@ -31,7 +36,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ]
     for spec in dict.fromkeys(specs):
         folder.records.write(made_up(spec, 0.8 + 0.02 * spec.seed + 0.1 * (spec.variant is Variant.TUNED)))
-    return write_artefacts(folder, [TINY]).parent
+    return write_artefacts(folder, Artefacts.of(folder, [TINY])).parent
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -44,14 +49,29 @@ def test_the_table_has_published_and_own_figures(written: Path) -> None:
     row = by_cell["DPVD-zCDP", "1"]
     assert (row["published"], row["as printed"], row["tuned"], row["recipe"], row["ε spent"]) == (
         "92.78",
-        "81.0 ± 1.4 (2)",
-        "91.0 ± 1.4 (2)",
+        "81.0 ± 1.4 (2) ↓",
+        "91.0 ± 1.4 (2) ↓",
         "–",
         "1",
     )
-    assert by_cell["NP", "∞"]["as printed"] == "81.0 ± 1.4 (2)"
+    assert by_cell["NP", "∞"]["as printed"] == "81.0 ± 1.4 (2) ↓"
     assert by_cell["SVI-zCDP", "1"]["as printed"] == "–"
-    assert by_cell["DPVD-PLD", "1"]["published"] == "–"
+    assert by_cell["DPVD-PLD", "1"]["published"] == "92.78 †"
+
+
+@pytest.mark.parametrize(("accuracy", "marked"), [(0.9277, True), (0.9278, False), (0.95, False)])
+def test_a_mean_below_the_published_value_is_marked_however_close(accuracy: float, marked: bool) -> None:
+    runs = [made_up(spec, accuracy) for spec in cell_specs(TINY, "DPVD-zCDP", Variant.AS_PRINTED, 1.0, {}, 2)]
+    table = table1(Results(runs, {}), load_claims(), [TINY])
+    (row,) = [row for row in table.rows if row[1:3] == ("DPVD-zCDP", "1")]
+    assert row[4].endswith("↓") == marked
+
+
+def test_our_recipe_is_held_to_the_papers_own_method() -> None:
+    runs = [made_up(spec, 0.9) for spec in cell_specs(TINY, "DPVD-PLD", Variant.RECIPE, 1.0, {}, 2)]
+    table = table1(Results(runs, {}), load_claims(), [TINY])
+    (row,) = [row for row in table.rows if row[1:3] == ("DPVD-PLD", "1")]
+    assert row[3:7] == ("92.78 †", "–", "–", "90.0 ± 0.0 (2) ↓")
 
 
 def test_choices_are_listed_with_their_cost(written: Path) -> None:
@@ -63,9 +83,15 @@ def test_choices_are_listed_with_their_cost(written: Path) -> None:
 
 
 def test_every_claim_has_a_verdict(written: Path) -> None:
-    found = rows(written / "tables" / "claims.csv")
-    assert {row["verdict"] for row in found} == {"holds", "fails", "cannot be judged"}
-    assert all(row["reason"] for row in found)
+    sentences, numbers = (rows(written / "tables" / f"{name}.csv") for name in ("claims", "numbers"))
+    assert {row["verdict"] for row in [*sentences, *numbers]} == {"holds", "fails", "cannot be judged"}
+    assert all(row["reason"] for row in [*sentences, *numbers])
+    claims = load_claims()
+    assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
+    assert len({row["claim"] for row in sentences}) == len(claims.sentences) + len(claims.noise)
+    for variant in ("as-printed", "tuned"):
+        assert len([row for row in numbers if row["variant"] == variant]) == len(claims.numbers) // 2  # one data set
+    assert [row["published"] for row in numbers if row["variant"] == "recipe"] == ["94.17", "92.78", "90.38"]
 
 
 def test_figures_are_there_twice_and_their_words_are_text(written: Path) -> None:
@@ -77,19 +103,51 @@ def test_figures_are_there_twice_and_their_words_are_text(written: Path) -> None
         assert "test accuracy" in text or "σ = noise / (2C)" in text
         assert "$" not in text  # a formula that nobody set
     assert "published" in (figures / "fig2-tiny.svg").read_text(encoding="utf-8")
+    assert "published" not in (figures / "fig3.svg").read_text(encoding="utf-8")  # none is for one epoch
+
+
+def test_captions_tell_the_number_of_runs_the_epochs_and_the_spread(written: Path) -> None:
+    page = (written / "reproduction.html").read_text(encoding="utf-8")
+    assert "2 runs a curve. tiny: 4 hidden units, batches of 200, 1 epoch. Bands: one standard deviation" in page
+    assert "there they stand for 100 epochs with 1000 hidden units on DIGITS" in page
+    assert "Mean and standard deviation of 2 runs a point" in page
+
+
+def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:
+    shutil.copytree(written / "records", tmp_path / "records")
+    shutil.copytree(written / "tuning", tmp_path / "tuning")
+    write_artefacts(Folder(tmp_path), Artefacts.of(Folder(tmp_path), [TINY]))
+    made = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(made) > 20
+    for path in made:
+        assert (tmp_path / path).read_bytes() == (written / path).read_bytes(), path
+
+
+def test_published_values_are_inside_their_panel() -> None:
+    """Whatever the length of the protocol."""
+    claims = load_claims()
+    for protocol in (MNIST_QUICK, DIGITS_100):
+        runs = [made_up(spec, 0.5) for spec in cell_specs(protocol, "NP", Variant.AS_PRINTED, None, {}, 1)]
+        (drawing,) = [d for d in draw_all(Results(runs, {}), claims, [protocol]) if d.name == "fig4"]
+        for axes in drawing.figure.axes:
+            crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"]
+            assert len(crosses) == 3
+            assert all(protocol.epochs < place < 0.98 * axes.get_xlim()[1] for place in crosses)
+            assert min(b - a for a, b in pairwise(sorted(crosses))) > 0.02 * axes.get_xlim()[1]
 
 
 def test_the_page_stands_alone(written: Path) -> None:
     page = (written / "reproduction.html").read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!#)', page.replace("xlink:", ""))
     assert "<script" not in page
-    assert 'class="fails"' in page
+    assert 'class="short fails"' in page
+    assert 'class="short below"' in page
     assert page.count("<figure>") == 4
 
 
 def test_nothing_is_drawn_of_runs_that_are_not_there(tmp_path) -> None:
     quick = Protocol(**{**MNIST_QUICK.__dict__, "name": "nothing"})
-    page = write_artefacts(Folder(tmp_path), [quick])
+    page = write_artefacts(Folder(tmp_path), Artefacts.of(Folder(tmp_path), [quick]))
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"fig3.png", "fig3.svg"}
     assert "0 runs" in page.read_text(encoding="utf-8")
 

@@ -87,6 +87,20 @@ def test_where_dropout_gains_most(lowest: float, expected: Verdict) -> None:
     assert verdict("gains most", of) is expected
 
 
+def test_a_loss_is_no_gain_where_it_is_smallest() -> None:
+    losses = {10.0: -0.5, 1.0: -0.3, 0.1: -0.1}
+    of = results(lambda spec: 0.7 + losses[spec.epsilon] * (spec.method == "DPVD-zCDP"), cells("DPVD-zCDP", "SVI-zCDP"))
+    assert verdict("gains most", of) is Verdict.FAILS
+
+
+@pytest.mark.parametrize(("accuracy", "expected"), [(0.93, Verdict.HOLDS), (0.80, Verdict.FAILS)])
+def test_our_recipe_is_judged_by_the_papers_own_method(accuracy: float, expected: Verdict) -> None:
+    runs = cell_specs(DIGITS_100, "DPVD-PLD", Variant.RECIPE, 1.0, {}, 10)
+    found = judge(results(lambda spec: accuracy, runs), CLAIMS, [DIGITS_100])
+    judgement = about("DPVD-zCDP at ε = 1 on DIGITS, by DPVD-PLD instead", found, "recipe")
+    assert judgement.finding.verdict is expected
+
+
 @pytest.mark.parametrize(("private", "expected"), [(0.94, Verdict.HOLDS), (0.90, Verdict.FAILS)])
 def test_closeness_is_that_of_the_printed_numbers(private: float, expected: Verdict) -> None:
     of = results(lambda spec: 0.95 if spec.method == "NP" else private, cells("DPVD-zCDP", "NP"))

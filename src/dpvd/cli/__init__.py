@@ -73,7 +73,8 @@ def main() -> None:
         fail(str(error))
         code = 2
     except UsageError as error:
-        fail(f"{error.format_message().rstrip('.')} (see {_command(error)} --help)")
+        words = error.format_message().rstrip(".").replace("Value error, ", "")  # the parser's own prefix for choices
+        fail(f"{words} (see {_command(error)} --help)")
         code = 2
     except (typer.Abort, KeyboardInterrupt):
         code = INTERRUPTED

@@ -1,6 +1,5 @@
 """``dpvd reproduce``: the paper's experiments, and what becomes of its claims."""
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,13 +13,11 @@ from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError, positive_int
 from dpvd.experiments import (
     PROTOCOLS,
+    Artefacts,
     Experiment,
     Folder,
     Protocol,
-    Results,
     Status,
-    judge,
-    load_claims,
     write_artefacts,
 )
 from dpvd.experiments import reproduce as run_missing
@@ -31,6 +28,7 @@ __all__ = ["reproduce"]
 USUAL = {"digits": "digits-100", "mnist": "mnist-20"}
 FULL = {"digits": "digits-100", "mnist": "mnist-200"}
 QUICK = {"digits": "digits-quick", "mnist": "mnist-quick"}
+FOLDER, QUICK_FOLDER = "reproduction", "reproduction-quick"  # two, so that trial runs never get among the others
 HOUR = 3600.0
 
 
@@ -44,28 +42,29 @@ def reproduce(
         bool, typer.Option("--draw-only", help="Run nothing: tables and figures of what is there.")
     ] = False,
     data_dir: Annotated[Path | None, typer.Option(help="Where MNIST's files are.")] = None,
-    out_dir: Annotated[Path, typer.Option("--out", help="Folder of records, tables and figures.")] = Path(
-        "reproduction"
-    ),
+    out_dir: Annotated[
+        Path | None,
+        typer.Option("--out", help=f"Folder of records, tables and figures. Default: {FOLDER}, or {QUICK_FOLDER}."),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run the paper's experiments that have no record yet, and write tables, figures and verdicts."""
     protocols = _protocols(quick, full, dataset)
     positive_int(jobs=jobs)
-    folder = Folder(out_dir)
+    folder = Folder(out_dir or Path(QUICK_FOLDER if quick else FOLDER))
     run = 0
     if not draw_only:
         with _bar() as on_progress:
             run = run_missing(experiment, protocols, folder, processes=jobs, data_dir=data_dir, on_progress=on_progress)
     with say.status("drawing"):
-        page = write_artefacts(folder, protocols)
-    results = Results(folder.records_of(protocols), folder.tuning.choices())
-    verdicts = Counter(str(each.finding.verdict) for each in judge(results, load_claims(), protocols))
+        # All that the folder holds, whatever was asked for this time: what it shows depends on its records alone.
+        artefacts = Artefacts.of(folder, folder.protocols() or protocols)
+        page = write_artefacts(folder, artefacts)
     if as_json:
-        print_json({"run": run, "records": len(results), "verdicts": dict(verdicts), "page": str(page)})
+        print_json({"run": run, "records": artefacts.runs, "verdicts": artefacts.verdicts, "page": str(page)})
         return
-    print_text(", ".join(f"{verdict}: {count}" for verdict, count in sorted(verdicts.items())), "bold")
-    print_line(f"{run} specs run, {len(results)} records in all, page {page}")
+    print_text(", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items()), "bold")
+    print_line(f"{run} specs run, {artefacts.runs} records in all, page {page}")
 
 
 def _protocols(quick: bool, full: bool, dataset: str | None) -> list[Protocol]:

@@ -1,6 +1,6 @@
 """The paper's experiments: specs, runs, records, and what becomes of its claims."""
 
-from dpvd.experiments.artefacts import write_artefacts
+from dpvd.experiments.artefacts import Artefacts, write_artefacts
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
 from dpvd.experiments.claims import Claims, load_claims
 from dpvd.experiments.execute import run_spec
@@ -14,6 +14,7 @@ from dpvd.experiments.verdicts import Finding, Judgement, Verdict, judge
 
 __all__ = [
     "PROTOCOLS",
+    "Artefacts",
     "Claims",
     "Experiment",
     "Finding",

@@ -60,7 +60,8 @@ def epsilons_of(spec: Spec, plan: PrivacyPlan) -> dict[str, float]:
 
 
 def _record(spec: Spec, run: PreparedRun, result: FitResult) -> Record:
-    curve = [[point["epoch"], point["test_accuracy"]] for point in result.history]
+    # Rounded, since thousands of records are kept; finer than one example of any test set in use.
+    curve = [[round(point["epoch"], 3), round(point["test_accuracy"], 6)] for point in result.history]
     epsilons = epsilons_of(spec, run.plan)
     notes = _notes(spec, epsilons)
     if not math.isfinite(result.history[-1]["test_loss"]):

@@ -2,31 +2,39 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import matplotlib
 from matplotlib.axes import Axes
-from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, NullLocator
 
 from dpvd.experiments.catalogue import NP
 from dpvd.experiments.claims import Claims
 from dpvd.experiments.noise import noise_levels, sigma_of
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.panels import (
+    GREEN,
+    ORANGE,
+    Style,
+    accuracy_axes,
+    curve,
+    grid,
+    legend,
+    line_key,
+    percent_axis,
+    plain_numbers,
+    published_key,
+    published_value,
+    run_words,
+)
+from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.report import FIGURE_STYLE, PALETTE
 
 __all__ = ["Drawing", "draw_all"]
 
-Style = tuple[str, Literal["-", "--", "-.", ":"]]
-"""Colour and dashes of a line."""
-
 VARIANTS = (Variant.AS_PRINTED, Variant.TUNED)
 VARIANT_WORDS = {Variant.AS_PRINTED: "learning rate as printed", Variant.TUNED: "learning rate tuned"}
-GREEN, ORANGE = "#009e73", "#e69f00"
 BUDGET_LINES: dict[float, Style] = {10.0: (PALETTE["blue"], "-"), 1.0: (GREEN, "--"), 0.1: (PALETTE["vermilion"], "-.")}
 PLAIN_LINE: Style = (PALETTE["ink"], ":")
 METHOD_LINES: dict[str, Style] = {"DPVD-AC": (PALETTE["vermilion"], "-."), "DPVD-zCDP": (PALETTE["blue"], "-")}
@@ -48,8 +56,15 @@ SWEEPS = {
     "clip_norm": "clip norm C",
     "batch_size": "minibatch size S",
 }
+SWEEP_LINES: dict[Variant, tuple[Style, str]] = {
+    Variant.AS_PRINTED: ((ORANGE, "--"), "s"),
+    Variant.TUNED: ((PALETTE["blue"], "-"), "o"),
+}
 CURVE_BUDGETS = tuple(10 ** (step / 3) for step in range(-3, 4))  # 0.1 to 10
-PANEL = (3.6, 2.9)  # inches
+BANDS = "Bands: one standard deviation over runs."
+
+Line = tuple[str, float | None, Style]
+"""Method, budget and how the curve is drawn."""
 
 
 @dataclass(frozen=True)
@@ -76,139 +91,143 @@ def draw_all(results: Results, claims: Claims, protocols: Sequence[Protocol]) ->
 
 def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -> Drawing | None:
     """Fig. 1 and 2: accuracy by epoch for each budget, a column for each method, a row for each variant."""
-    figure, panels = _grid(2, 2)
-    any_line = False
+    figure, panels = grid(2, 2)
+    drawn: list[Summary] = []
     for row, variant in zip(panels, VARIANTS, strict=True):
         for axes, method in zip(row, METHOD_LINES, strict=True):
             axes.set_title(f"{method}, {VARIANT_WORDS[variant]}")
-            for epsilon, style in BUDGET_LINES.items():
-                any_line |= _curve(axes, results.cell(protocol, method, variant, epsilon), style)
-                _published(axes, claims.accuracy(protocol.dataset, method, epsilon), protocol.epochs, style[0])
-            any_line |= _curve(axes, results.cell(protocol, NP, variant, None), PLAIN_LINE)
-            _published(axes, claims.accuracy(protocol.dataset, NP, None), protocol.epochs, PLAIN_LINE[0])
-            _label_accuracy(axes)
-    entries = [(f"ε = {epsilon:g}", style) for epsilon, style in BUDGET_LINES.items()] + [("NP", PLAIN_LINE)]
-    _legend(figure, entries)
-    caption = f"Mean test accuracy after each epoch. {protocol.words}. Crosses: published values."
+            lines: list[Line] = [(method, epsilon, style) for epsilon, style in BUDGET_LINES.items()]
+            drawn += _lines(axes, results, claims, protocol, variant, [*lines, (NP, None, PLAIN_LINE)])
+    keys = [line_key(f"ε = {epsilon:g}", style) for epsilon, style in BUDGET_LINES.items()]
+    legend(figure, [*keys, line_key("NP", PLAIN_LINE), published_key()], columns=2)
+    caption = (
+        f"Mean test accuracy after each epoch, {run_words(drawn)} a curve. {protocol.words}. {BANDS} "
+        f"{_crosses([protocol])}"
+    )
     title = f"Fig. {number}: accuracy by epoch, {protocol.dataset.upper()}"
-    return Drawing(f"fig{number}-{protocol.name}", title, caption, figure) if any_line else None
+    return Drawing(f"fig{number}-{protocol.name}", title, caption, figure) if drawn else None
 
 
 def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Drawing | None:
     """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol."""
-    figure, panels = _grid(2, len(protocols))
-    any_line = False
+    figure, panels = grid(2, len(protocols))
+    lines: list[Line] = [*((method, 0.1, style) for method, style in METHOD_LINES.items()), (NP, None, PLAIN_LINE)]
+    drawn: dict[str, list[Summary]] = {}
     for row, variant in zip(panels, VARIANTS, strict=True):
         for axes, protocol in zip(row, protocols, strict=True):
             axes.set_title(f"{protocol.dataset.upper()}, {VARIANT_WORDS[variant]}")
-            for method, epsilon, style in [*((m, 0.1, s) for m, s in METHOD_LINES.items()), (NP, None, PLAIN_LINE)]:
-                any_line |= _curve(axes, results.cell(protocol, method, variant, epsilon), style)
-                _published(axes, claims.accuracy(protocol.dataset, method, epsilon), protocol.epochs, style[0])
-            _label_accuracy(axes)
-    _legend(figure, [*METHOD_LINES.items(), (NP, PLAIN_LINE)])
-    caption = f"Mean test accuracy at ε = 0.1. {'; '.join(p.words for p in protocols)}. Crosses: published values."
+            drawn.setdefault(protocol.name, []).extend(_lines(axes, results, claims, protocol, variant, lines))
+    keys = [line_key(method, style) for method, _, style in lines]
+    legend(figure, [*keys, published_key()], columns=len(protocols))
+    runs = "; ".join(f"{protocol.words}, {run_words(drawn[protocol.name])} a curve" for protocol in protocols)
+    caption = f"Mean test accuracy at ε = 0.1. {runs}. {BANDS} {_crosses(protocols)}"
+    title = "Fig. 4: advanced composition against zCDP at ε = 0.1"
+    return Drawing("fig4", title, caption, figure) if any(drawn.values()) else None
+
+
+def _lines(
+    axes: Axes, results: Results, claims: Claims, protocol: Protocol, variant: Variant, lines: Sequence[Line]
+) -> list[Summary]:
+    """Curves with the published values behind them; what was drawn."""
+    drawn = []
+    for column, (method, epsilon, style) in enumerate(lines):
+        summary = results.cell(protocol, method, variant, epsilon)
+        if summary is not None:
+            curve(axes, summary, style)
+            drawn.append(summary)
+        printed = claims.accuracy(protocol.dataset, method, epsilon)
+        if printed is not None:
+            published_value(axes, printed, protocol.epochs, column, style[0])
+    accuracy_axes(axes, protocol.epochs)
+    return drawn
+
+
+def _crosses(protocols: Sequence[Protocol]) -> str:
+    """What the crosses are, and at what length they were published where ours is another."""
+    paper = {protocol.dataset: protocol for protocol in PROTOCOLS.values() if protocol.as_in_paper}
+    other = [paper[p.dataset] for p in protocols if p.dataset in paper and not p.as_in_paper]
+    lengths = " and ".join(f"{p.epochs} epochs with {p.hidden} hidden units on {p.dataset.upper()}" for p in other)
+    after = f"; there they stand for {lengths}" if other else ""
     return (
-        Drawing("fig4", "Fig. 4: advanced composition against zCDP at ε = 0.1", caption, figure) if any_line else None
+        "Crosses behind the last epoch, from left to right in the order of the legend: the final accuracies that the "
+        f"paper prints{after}."
     )
 
 
 def _noise(claims: Claims, protocols: Sequence[Protocol]) -> Drawing:
     """Fig. 3: σ against ε for every accountant, with the published points."""
-    figure, panels = _grid(1, len(protocols))
+    figure, panels = grid(1, len(protocols))
+    printed = [noise for noise in claims.noise if any(_is_for(noise.dataset, protocol) for protocol in protocols)]
     for axes, protocol in zip(panels[0], protocols, strict=True):
-        axes.set_title(f"{protocol.dataset.upper()}, {protocol.epochs} epoch{'s' * (protocol.epochs != 1)}")
+        axes.set_title(f"{protocol.dataset.upper()}, S = {protocol.batch_size}, {_epochs(protocol)}")
         levels = noise_levels(protocol, CURVE_BUDGETS)
         for name, (colour, dashes) in ACCOUNTANT_LINES.items():  # dashes last: they lie on top of what they cover
             sigmas = [sigma_of(level) for level in levels[name]]
             axes.plot(CURVE_BUDGETS, sigmas, color=colour, linestyle=dashes, linewidth=1.8)
-        for noise in claims.noise:
-            if noise.dataset == protocol.dataset and protocol.as_in_paper:
+        for noise in printed:
+            if _is_for(noise.dataset, protocol):
                 colour = METHOD_LINES[noise.method][0]
                 axes.plot(noise.epsilon, noise.sigma, "X", color=colour, markersize=9, markeredgecolor=PALETTE["paper"])
         axes.set(xscale="log", yscale="log", xlabel="ε at δ = 1e-5", ylabel="σ = noise / (2C)")
-        _plain_numbers(axes.xaxis)
-        _plain_numbers(axes.yaxis)
-    _legend(figure, [(ACCOUNTANT_WORDS[name], style) for name, style in ACCOUNTANT_LINES.items()])
+        plain_numbers(axes.xaxis)
+        plain_numbers(axes.yaxis)
+    keys = [line_key(ACCOUNTANT_WORDS[name], style) for name, style in ACCOUNTANT_LINES.items()]
+    legend(figure, [*keys, *([published_key()] if printed else [])], columns=len(protocols))
+    crosses = "Crosses: published for advanced composition and for zCDP, drawn where the length is the paper's."
     caption = (
-        "Noise that each accountant asks for, in the paper's unit under flat clipping (z = 2σ). Truncated zCDP and RDP "
-        "nearly coincide. Crosses: published values, drawn where the length is the paper's."
+        "Noise that each accountant asks for, in the paper's unit under flat clipping (z = 2σ); computed, no training. "
+        f"Truncated zCDP and RDP nearly coincide.{' ' + crosses if printed else ''}"
     )
     return Drawing("fig3", "Fig. 3: noise against budget", caption, figure)
+
+
+def _is_for(dataset: str, protocol: Protocol) -> bool:
+    return dataset == protocol.dataset and protocol.as_in_paper
+
+
+def _epochs(protocol: Protocol) -> str:
+    return f"{protocol.epochs} epoch{'s' * (protocol.epochs != 1)}"
 
 
 def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
     """Fig. 5: one setting changed at a time, at ε = 1."""
     if not protocol.sweep_seeds:
         return None
-    figure, panels = _grid(2, 2)
-    any_line = False
+    figure, panels = grid(2, 2)
+    drawn: list[Summary] = []
+    own = {"hidden": protocol.hidden, "epochs": protocol.epochs, "clip_norm": 2.0, "batch_size": protocol.batch_size}
     for axes, (setting, words) in zip([*panels[0], *panels[1]], SWEEPS.items(), strict=True):
-        for variant, colour, marker in zip(VARIANTS, (ORANGE, PALETTE["blue"]), "so", strict=True):
+        values: set[float] = set()
+        for variant, (style, marker) in SWEEP_LINES.items():
             points = results.sweep(protocol, variant, setting)
-            if not points:
-                continue
-            any_line = True
-            means = [100 * summary.mean for summary in points.values()]
-            spreads = [100 * (summary.spread or 0.0) for summary in points.values()]
-            axes.errorbar(list(points), means, yerr=spreads, color=colour, marker=marker, markersize=4, capsize=2)
+            drawn += points.values()
+            values |= set(points)
+            if points:
+                means = [100 * summary.mean for summary in points.values()]
+                spreads = [100 * (summary.spread or 0.0) for summary in points.values()]
+                axes.errorbar(
+                    list(points),
+                    means,
+                    spreads,
+                    color=style[0],
+                    linestyle=style[1],
+                    marker=marker,
+                    markersize=4,
+                    capsize=3,
+                )
+        axes.axvline(own[setting], color=PALETTE["muted"], linewidth=0.8, linestyle=":")
         axes.set(xlabel=words, ylabel="test accuracy")
-        axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=" %"))
-        if setting in ("hidden", "batch_size"):
+        percent_axis(axes)
+        if setting != "clip_norm":  # values double from one to the next
             axes.set_xscale("log")
-            _plain_numbers(axes.xaxis)
-            axes.xaxis.set_major_locator(FixedLocator(_swept(protocol, setting)))
+            plain_numbers(axes.xaxis)
             axes.xaxis.set_minor_locator(NullLocator())
-    handles = [
-        Line2D([], [], color=colour, marker=marker, label=VARIANT_WORDS[variant])
-        for variant, colour, marker in zip(VARIANTS, (ORANGE, PALETTE["blue"]), "so", strict=True)
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False)
-    runs = "1 run" if protocol.sweep_seeds == 1 else f"{protocol.sweep_seeds} runs"
-    caption = f"DPVD-zCDP at ε = 1, all else as in {protocol.name}; mean and standard deviation of {runs}."
+        axes.xaxis.set_major_locator(FixedLocator(sorted(values | {own[setting]})))
+    keys = [line_key(VARIANT_WORDS[variant], style, marker) for variant, (style, marker) in SWEEP_LINES.items()]
+    legend(figure, [*keys, line_key("the protocol's own value", (PALETTE["muted"], ":"))], columns=2)
+    caption = (
+        f"DPVD-zCDP at ε = 1, one setting changed at a time, all else as in {protocol.words}; noise calibrated for "
+        f"each point. Mean and standard deviation of {run_words(drawn)} a point."
+    )
     title = f"Fig. 5: effect of the settings, {protocol.dataset.upper()}"
-    return Drawing(f"fig5-{protocol.name}", title, caption, figure) if any_line else None
-
-
-def _grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
-    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + 0.4))
-    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
-
-
-def _curve(axes: Axes, summary: Summary | None, style: Style) -> bool:
-    if summary is None:
-        return False
-    epochs, accuracy = zip(*summary.curve, strict=True)
-    marker = "o" if len(epochs) < 5 else ""
-    percent = [100 * share for share in accuracy]
-    axes.plot(epochs, percent, color=style[0], linestyle=style[1], linewidth=1.8, marker=marker, markersize=4)
-    return True
-
-
-def _published(axes: Axes, accuracy: float | None, epochs: float, colour: str) -> None:
-    """A cross right of the last epoch, where no line can hide it."""
-    if accuracy is not None:
-        axes.plot(
-            epochs * 1.04, 100 * accuracy, "X", color=colour, markersize=7, markeredgecolor=PALETTE["paper"], zorder=5
-        )
-
-
-def _label_accuracy(axes: Axes) -> None:
-    axes.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 102))
-    axes.set_xlim(left=0)
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=" %"))
-
-
-def _plain_numbers(axis: Axis) -> None:
-    """Write 0.1 and 100: matplotlib's powers of ten are formulas, which the style leaves unread."""
-    axis.set_major_formatter(StrMethodFormatter("{x:g}"))
-    axis.set_minor_formatter(NullFormatter())
-
-
-def _swept(protocol: Protocol, setting: str) -> tuple[int, ...]:
-    return {"hidden": protocol.hidden_sweep, "batch_size": protocol.batch_sweep}[setting]
-
-
-def _legend(figure: Figure, entries: Sequence[tuple[str, Style]]) -> None:
-    handles = [Line2D([], [], color=c, linestyle=d, linewidth=1.8, label=words) for words, (c, d) in entries]
-    handles.append(Line2D([], [], color=PALETTE["muted"], marker="X", linestyle="", label="published"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    return Drawing(f"fig5-{protocol.name}", title, caption, figure) if drawn else None

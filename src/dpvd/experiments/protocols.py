@@ -39,15 +39,14 @@ class Protocol:
 
     @property
     def words(self) -> str:
-        """The protocol in one line, for captions.
+        """The protocol in one line, for captions. How many runs were made is for the results to say.
 
         >>> DIGITS_100.words
-        'digits-100: 1000 hidden units, batches of 100, 100 epochs, 10 runs each'
+        'digits-100: 1000 hidden units, batches of 100, 100 epochs'
         """
-        runs = "1 run" if self.seeds == 1 else f"{self.seeds} runs"
         return (
             f"{self.name}: {self.hidden} hidden units, batches of {self.batch_size}, "
-            f"{self.epochs} epoch{'s' * (self.epochs != 1)}, {runs} each"
+            f"{self.epochs} epoch{'s' * (self.epochs != 1)}"
         )
 
 

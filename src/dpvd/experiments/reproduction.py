@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dpvd.data import load
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.record import Record, RecordStore
 from dpvd.experiments.tuning import TuningStore, choose, trials
 from dpvd.experiments.workers import Job, cost, run_all
@@ -39,6 +39,11 @@ class Folder:
         """The records of these protocols."""
         names = {protocol.name for protocol in protocols}
         return [record for record in self.records.read_all() if record.spec.protocol in names]
+
+    def protocols(self) -> list[Protocol]:
+        """The protocols that have records here."""
+        names = {record.spec.protocol for record in self.records.read_all()}
+        return [protocol for name, protocol in PROTOCOLS.items() if name in names]
 
 
 @dataclass(frozen=True)

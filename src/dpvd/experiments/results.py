@@ -24,7 +24,7 @@ class Summary:
         runs: how many.
         examples: how many examples each accuracy is a share of.
         epsilon: the largest ε by ``pld`` among them; None without privacy.
-        curve: mean accuracy by epoch.
+        curve: epoch, mean accuracy and its standard deviation over runs (0 for a single run).
     """
 
     mean: float
@@ -32,7 +32,7 @@ class Summary:
     runs: int
     examples: int
     epsilon: float | None
-    curve: tuple[tuple[float, float], ...]
+    curve: tuple[tuple[float, float, float], ...]
 
     @property
     def error_of_mean(self) -> float | None:
@@ -69,8 +69,12 @@ def summarise(records: Sequence[Record]) -> Summary | None:
         runs=len(accuracies),
         examples=records[0].examples,
         epsilon=max(spent) if spent else None,
-        curve=tuple((point[0][0], fmean(accuracy for _, accuracy in point)) for point in points),
+        curve=tuple((point[0][0], *_mean_and_spread([accuracy for _, accuracy in point])) for point in points),
     )
+
+
+def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
+    return fmean(values), stdev(values) if len(values) > 1 else 0.0
 
 
 class Results:

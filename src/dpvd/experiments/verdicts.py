@@ -22,6 +22,7 @@ from dpvd.privacy import poisson_event, round_up
 
 __all__ = ["CHECKS", "Finding", "Judgement", "Verdict", "judge"]
 
+ANSWERED, OURS = "DPVD-zCDP", "DPVD-PLD"  # our recipe is held to what the paper prints for its own best method
 ERRORS = 2.0  # how many standard errors apart two means must be to count as different
 
 
@@ -44,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A finding about one claim at one protocol in one variant."""
+    """A finding about one claim at one protocol in one variant; ``is_accuracy``: the claim is a printed accuracy."""
 
     where: str
     claim: str
@@ -52,6 +53,7 @@ class Judgement:
     variant: str
     published: str
     finding: Finding
+    is_accuracy: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,13 +83,18 @@ def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> li
                 finding = CHECKS[claim.check](evidence, **claim.given)
                 if finding is not None:
                     found.append(Judgement(claim.where, claim.text, protocol.name, str(variant), "", finding))
+        ours = Evidence(results, claims, protocol, Variant.RECIPE)
+        answered = [n for n in claims.numbers if (n.dataset, n.method) == (protocol.dataset, ANSWERED)]
+        found += [_judge_number(ours, number, by=OURS) for number in answered]
     return found
 
 
-def _judge_number(evidence: Evidence, number: PublishedAccuracy) -> Judgement:
+def _judge_number(evidence: Evidence, number: PublishedAccuracy, by: str | None = None) -> Judgement:
+    """A printed accuracy against ours, by the same method or by another."""
     budget = "" if number.epsilon is None else f" at ε = {number.epsilon:g}"
-    words = f"{number.method}{budget} on {number.dataset.upper()}"
-    ours = evidence.cell(number.method, number.epsilon)
+    instead = "" if by is None else f", by {by} instead"
+    words = f"{number.method}{budget} on {number.dataset.upper()}{instead}"
+    ours = evidence.cell(by or number.method, number.epsilon)
     return Judgement(
         number.where,
         words,
@@ -95,6 +102,7 @@ def _judge_number(evidence: Evidence, number: PublishedAccuracy) -> Judgement:
         str(evidence.variant),
         f"{100 * number.published:.2f}",
         _reaches(ours, number.published),
+        is_accuracy=True,
     )
 
 
@@ -150,16 +158,20 @@ def beats(evidence: Evidence, method: str, others: list[str], budgets: list[floa
 
 
 def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> Finding | None:
-    """The gap between two methods is widest at the lowest budget."""
+    """The gap between two methods is widest at the lowest budget, and a gain there."""
     gaps = [_gap(evidence.cell(method, budget), evidence.cell(other, budget)) for budget in BUDGETS]
     known = [gap for gap in gaps if gap is not None]
     if len(known) < len(BUDGETS):
         return _not_run()
     figure = ", ".join(f"{100 * gap:+.1f} at {budget:g}" for budget, (gap, _) in zip(BUDGETS, known, strict=True))
     (low, low_error), others = known[-1], known[:-1]
-    return _all(
-        _verdict(f"{figure}; widest at the lowest?", low - gap, math.hypot(low_error, error)) for gap, error in others
-    )
+    gain = _verdict(f"{100 * low:+.1f} at the lowest", low, low_error)
+    wider = [
+        _verdict(f"{100 * (low - gap):+.1f} more than at {budget:g}", low - gap, math.hypot(low_error, error))
+        for budget, (gap, error) in zip(BUDGETS, others, strict=False)
+    ]
+    finding = _all([gain, *wider])
+    return Finding(finding.verdict, figure, finding.reason)
 
 
 def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -> Finding | None:
