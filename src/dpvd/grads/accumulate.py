@@ -16,7 +16,9 @@ def micro_batches(batch: Batch, size: int | None) -> Iterator[Batch]:
     >>> [len(x) for x, in micro_batches((torch.zeros(7, 2),), 3)]
     [3, 3, 1]
     """
-    count = max(1, batch_size(batch))
-    step = count if size is None else size
-    for start in range(0, count, step):
-        yield rows(batch, slice(start, start + step))
+    count = batch_size(batch)
+    if size is None or count <= size:
+        yield batch
+        return
+    for start in range(0, count, size):
+        yield rows(batch, slice(start, start + size))

@@ -1,9 +1,10 @@
 """The one call: clipped per-example gradients of any model."""
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from operator import is_
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -42,8 +43,8 @@ class Engine(StrEnum):
     """One backward pass for each example: the oracle."""
 
 
-State = list[tuple[object, tuple[bool, bool]]]
-"""Modules with their mode, and whether they are compiled; parameters with whether they are trained."""
+State = list[tuple[nn.Module, bool, bool, list[nn.Module | None], list[nn.Parameter | None], list[bool]]]
+"""Modules with their mode, whether they are compiled, their children, their parameters, whether those are trained."""
 
 ENGINES: dict[Engine, checks.Engine] = {Engine.FACTORED: factored, Engine.VMAP: vmapped, Engine.LOOP: loop}
 
@@ -82,11 +83,11 @@ class GradientClipper:
         Raises:
             DpvdError: if ``check`` has something to say of the model.
         """
-        state = _state_of(self.model)
-        if self._grouping is None or not _same(state, self._state):
+        if self._grouping is None or not _unchanged(self._state):
+            self._grouping = None
             refuse_problems(self.model)
+            self._state, self._chosen = _state_of(self.model), self._asked
             self._grouping = Grouping.of(self.model, self.clipping.mode)
-            self._state, self._chosen = state, self._asked
             self._compiled = _is_compiled(self.model, self.loss_fn)
         return self._grouping
 
@@ -206,17 +207,29 @@ def _as_written(compiled: bool) -> AbstractContextManager[Any]:
 
 def _state_of(model: nn.Module) -> State:
     """All that the grouping and the choice of an engine depend on."""
-    state: State = []
-    for module in model.modules():
-        state.append((module, (module.training, module._compiled_call_impl is not None)))
-        for parameter in _own(module):
-            state.append((parameter, (parameter is not None and parameter.requires_grad, False)))
-    return state
+    return [
+        (
+            module,
+            module.training,
+            module._compiled_call_impl is not None,
+            list(module._modules.values()),
+            list(module._parameters.values()),
+            [p is not None and p.requires_grad for p in module._parameters.values()],
+        )
+        for module in model.modules()
+    ]
 
 
-def _own(module: nn.Module) -> Iterable[nn.Parameter | None]:
-    return module._parameters.values()  # named_parameters is ten times slower, and this is asked in every step
-
-
-def _same(now: State, then: State) -> bool:
-    return len(now) == len(then) and all(a is b and x == y for (a, x), (b, y) in zip(now, then, strict=True))
+def _unchanged(state: State) -> bool:
+    """Whether a model still is in this state. Asked in every step: walking the model anew would be ten times slower."""
+    for module, training, compiled, children, parameters, trained in state:
+        if module.training is not training or (module._compiled_call_impl is not None) is not compiled:
+            return False
+        if len(module._modules) != len(children) or len(module._parameters) != len(parameters):
+            return False
+        if not all(map(is_, module._modules.values(), children)):
+            return False
+        for now, then, train in zip(module._parameters.values(), parameters, trained, strict=True):
+            if now is not then or (now is not None and now.requires_grad is not train):
+                return False
+    return True

@@ -14,7 +14,6 @@ from dpvd.grads.groups import Grouping
 __all__ = ["assemble"]
 
 
-@torch.no_grad()
 def assemble(
     gradients: Mapping[str, PerExample],
     losses: Tensor,
@@ -22,7 +21,7 @@ def assemble(
     grouping: Grouping,
     jacobian: Mapping[str, Tensor],
 ) -> ClippedGradients:
-    """Norms and factors.
+    """Norms and factors. To be called without recording of gradients.
 
     Args:
         gradients: per-example gradients by parameter name, divided by the Jacobian where there is one.

@@ -22,13 +22,13 @@ def as_batch(batch: Any) -> Batch:
     tensors = (batch,) if isinstance(batch, Tensor) else tuple(batch)
     if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
         raise DpvdError("a batch must be a tensor, or a tuple of tensors, with the examples along the first dimension")
-    if len({len(t) for t in tensors}) > 1:
+    if len({t.shape[0] for t in tensors}) > 1:
         raise DpvdError(f"the tensors of a batch must have equal length, got {[len(t) for t in tensors]}")
     return tensors
 
 
 def batch_size(batch: Batch) -> int:
-    return len(batch[0])
+    return batch[0].shape[0]
 
 
 def rows(batch: Batch, which: slice) -> Batch:

@@ -19,6 +19,7 @@ class Unit:
 
     name: str
     module: nn.Module
+    rule: Any = None  # that of the module's type, if there is one
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
@@ -61,6 +62,8 @@ class Call:
                 raise CannotFactor(f"the output of {self.unit.name!r} does not have {where}")
 
     def _versions(self) -> list[int]:
+        if len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], Tensor):  # as most are called
+            return [self.args[0]._version]
         return [value._version for value in leaves((*self.args, *self.kwargs.values())) if isinstance(value, Tensor)]
 
 

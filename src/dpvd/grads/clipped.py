@@ -54,9 +54,10 @@ class ClippedGradients:
             finite = torch.isfinite(self.norms).all(1).nonzero().squeeze(1)
             factors = factors[finite]
             gradients = {name: gradient.only(finite) for name, gradient in gradients.items()}
+        columns = factors.unbind(1)
         for name, gradient in gradients.items():
             total, scale = totals[name], 1.0 if scales is None else scales[name]
-            weights = factors[:, self.grouping.group_of[name]]
+            weights = columns[self.grouping.group_of[name]]
             if total.is_contiguous():
                 gradient.add_sum(weights, total, scale)
             else:  # a parameter in another memory format, such as channels_last

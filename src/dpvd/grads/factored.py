@@ -17,7 +17,6 @@ from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.factors import Direct, Outer, Term, prepare
 from dpvd.grads.groups import Grouping
-from dpvd.grads.rules import RULES
 from dpvd.grads.units import Call, batch_dims, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape
@@ -39,11 +38,11 @@ def factored(
     with observe(grouping.units, tape) as calls, tape.recording():
         losses = per_example_losses(model, loss_fn, batch)
     arriving = _backward_to_outputs(losses, calls)
-    terms, jacobian = _collect_terms(calls, arriving, len(losses), grouping), grouping.jacobians()
     with torch.no_grad():
+        terms, jacobian = _collect_terms(calls, arriving, len(losses), grouping), grouping.jacobians()
         common = _in_common(terms)
         gradients = {name: prepare(parts, jacobian.get(name), common) for name, parts in terms.items()}
-    return assemble(gradients, losses, clipping, grouping, jacobian)
+        return assemble(gradients, losses, clipping, grouping, jacobian)
 
 
 Grads = tuple[Any, ...]  # for each output of a call the gradient that arrives there, or None
@@ -64,15 +63,14 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
     for call, grads in zip(calls, arriving, strict=True):
         if all(grad is None for grad in grads):
             continue
-        module, parameters = call.unit.module, call.unit.parameters
-        call.check_batch(grads, batch_dims(module), count)
+        unit, parameters = call.unit, call.unit.parameters
+        call.check_batch(grads, batch_dims(unit), count)
         call.check_unchanged()
-        with torch.no_grad():
-            if type(module) in RULES:
-                found = RULES[type(module)](module, call, *grads)
-            else:
-                _say_fallback(call)
-                found = {name: [Direct(value)] for name, value in module_gradients(call, *grads).items()}
+        if unit.rule is not None:
+            found = unit.rule(unit.module, call, *grads)
+        else:
+            _say_fallback(call)
+            found = {name: [Direct(value)] for name, value in module_gradients(call, *grads).items()}
         for local, parts in found.items():
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)

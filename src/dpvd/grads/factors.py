@@ -117,10 +117,14 @@ class Products:
         key = id(rows), 0
         if key not in self._known:
             # Not vector_norm: its running sum loses 18 units of rounding over 4,096 entries, 3,000 over a million.
-            # A few rows at a time, so that their squares stay in the cache.
-            size = max(1, CACHED_ENTRIES // max(1, rows.shape[1]))
-            parts = [torch.linalg.vecdot(part, part) for part in torch.split(rows, size)]
-            self._known[key] = rows, torch.cat(parts) if len(parts) > 1 else parts[0]
+            if rows.numel() <= CACHED_ENTRIES:
+                self._known[key] = rows, torch.linalg.vecdot(rows, rows)
+            else:  # a few rows at a time, so that their squares stay in the cache
+                size = max(1, CACHED_ENTRIES // rows.shape[1])
+                self._known[key] = (
+                    rows,
+                    torch.cat([torch.linalg.vecdot(part, part) for part in torch.split(rows, size)]),
+                )
         return self._known[key][1]
 
     def gram(self, factor: Tensor, groups: int) -> Tensor:
@@ -192,7 +196,8 @@ class Factored:
         return _rounded_up(total, magnitude, _additions(self.terms[0].right.shape[1], SCALED_PIECE))
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
-        out = out.view(len(out), -1)
+        if out.dim() != 2:
+            out = out.view(len(out), -1)
         for term in self.terms:
             left, right = _weighted(term.left, term.right, weights)
             if term.scale is None:
@@ -359,7 +364,7 @@ def _with_positions(factor: Tensor) -> Tensor:
 
 
 def _column(weights: Tensor, like: Tensor) -> Tensor:
-    return weights.view(-1, *[1] * (like.dim() - 1))
+    return weights.unsqueeze(1) if like.dim() == 2 else weights.view(-1, *[1] * (like.dim() - 1))
 
 
 def _weighted(left: Tensor, right: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -31,7 +31,7 @@ def find_units(model: nn.Module) -> list[Unit]:
         seen.add(id(module))
         has_rule = type(module) in RULES
         if any(p.requires_grad for p in module.parameters(recurse=has_rule)):
-            units.append(Unit(name, module))
+            units.append(Unit(name, module, RULES.get(type(module))))
         else:
             for child_name, child in module.named_children():
                 visit(f"{name}.{child_name}" if name else child_name, child)
@@ -40,10 +40,9 @@ def find_units(model: nn.Module) -> list[Unit]:
     return units
 
 
-def batch_dims(module: nn.Module) -> tuple[int, ...]:
-    """Where the batch is in each gradient that a module's rule gets: one, with the batch first, unless it says more."""
-    rule = RULES.get(type(module))
-    return rule.batch_dims(module) if isinstance(rule, ManyOutputs) else (0,)
+def batch_dims(unit: Unit) -> tuple[int, ...]:
+    """Where the batch is in each gradient that a unit's rule gets: one, with the batch first, unless it says more."""
+    return unit.rule.batch_dims(unit.module) if isinstance(unit.rule, ManyOutputs) else (0,)
 
 
 @contextmanager
@@ -71,8 +70,8 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
 
 def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., Any]:
     """The unit's forward pass, or that of its rule, with a record of each call."""
-    rule, expected = RULES.get(type(unit.module)), len(batch_dims(unit.module))
-    run = partial(rule.forward, unit) if isinstance(rule, OwnForward) else _run_as_it_is(unit, expected)
+    own_forward = isinstance(unit.rule, OwnForward)
+    run = partial(unit.rule.forward, unit) if own_forward else _run_as_it_is(unit, len(batch_dims(unit)))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         first = len(tape.draws)

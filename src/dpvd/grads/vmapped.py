@@ -47,9 +47,10 @@ def vmapped(
 
     per_example = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
     gradients, losses = per_example(parameters, tape.draws, batch)
-    jacobian = grouping.jacobians()
-    forms = {name: Materialised(gradients[f"model.{name}"] / jacobian.get(name, 1.0)) for name in grouping.parameters}
-    return assemble(forms, losses, clipping, grouping, jacobian)
+    with torch.no_grad():
+        found, jacobian = {name: gradients[f"model.{name}"] for name in grouping.parameters}, grouping.jacobians()
+        forms = {name: Materialised(values / jacobian.get(name, 1.0)) for name, values in found.items()}
+        return assemble(forms, losses, clipping, grouping, jacobian)
 
 
 def module_gradients(call: Call, grad_output: Tensor) -> dict[str, Tensor]:

@@ -12,7 +12,8 @@ from dpvd.native import BLOCK_BYTES, BLOCK_DRAWS, bytes_for, draw_from_bytes, dr
 
 __all__ = ["add_gaussian", "fill_normal", "standard_normal"]
 
-_WORKING_DTYPES = (torch.float32, torch.float64)
+# By the dtypes that noise is drawn in, the least and the largest standard deviation that can be represented.
+_LIMITS = {kind: (torch.finfo(kind).tiny, torch.finfo(kind).max / 16) for kind in (torch.float32, torch.float64)}
 _SMALL = 1 << 14  # entries; below, a draw of its own costs more than a buffer
 
 
@@ -48,7 +49,7 @@ def standard_normal(count: int, bits: BitSource, dtype: torch.dtype = torch.floa
     >>> standard_normal(5, SystemBits()).shape
     torch.Size([5])
     """
-    if dtype not in _WORKING_DTYPES:
+    if dtype not in _LIMITS:
         raise DpvdError(f"normal draws are made in torch.float32 or torch.float64, got {dtype}")
     out = torch.empty(count, dtype=dtype, device="cpu")
     _draw(out, 1.0, bits, add=False)
@@ -73,7 +74,7 @@ def fill_normal(out: Tensor, std: float, bits: BitSource) -> None:
         DpvdError: if ``std`` is negative, not finite or not representable in the tensor's dtype, or the dtype
             is another one. The tensor is then left as it was.
     """
-    _check("out", out, std)
+    _check(std, {"out": out})
     with torch.no_grad():
         if std == 0:
             out.zero_()
@@ -112,9 +113,7 @@ def add_gaussian(tensors: Mapping[str, Tensor], std: float, bits: BitSource) -> 
     References:
         Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Appendix A.
     """
-    non_negative(std=std)
-    for name, tensor in tensors.items():
-        _check(name, tensor, std)
+    _check(std, tensors)
     if std == 0 or not tensors:
         return
     with torch.no_grad():
@@ -149,21 +148,23 @@ def _draw(out: Tensor, std: float, bits: BitSource, *, add: bool) -> None:
         bits.fill(raw)
         draw_from_bytes(array, std, raw, add=add)
         return
-    begin = 0
+    begin, threads = 0, torch.get_num_threads()
     for window in bits.windows(size, BLOCK_BYTES):
         end = begin + -(-window.size // BLOCK_BYTES) * BLOCK_DRAWS
         piece = array[begin:end]
-        draw_from_key(piece, std, window.key, window.start, add=add, threads=torch.get_num_threads())
+        draw_from_key(piece, std, window.key, window.start, add=add, threads=threads)
         begin = end
 
 
-def _check(name: str, tensor: Tensor, std: float) -> None:
+def _check(std: float, tensors: Mapping[str, Tensor]) -> None:
     non_negative(std=std)
-    if tensor.dtype not in _WORKING_DTYPES:
-        raise DpvdError(f"noise goes into float32 or float64, but {name} is {tensor.dtype}: convert it before")
-    limits = torch.finfo(tensor.dtype)
-    if std != 0 and not limits.tiny <= std <= limits.max / 16:
-        raise DpvdError(
-            f"std must be 0 or between {limits.tiny:.3g} and {limits.max / 16:.3g} to be represented in "
-            f"{tensor.dtype} of {name}, got {std!r}: rescale the data or use float64"
-        )
+    for name, tensor in tensors.items():
+        limits = _LIMITS.get(tensor.dtype)
+        if limits is None:
+            raise DpvdError(f"noise goes into float32 or float64, but {name} is {tensor.dtype}: convert it before")
+        least, most = limits
+        if std != 0 and not least <= std <= most:
+            raise DpvdError(
+                f"std must be 0 or between {least:.3g} and {most:.3g} to be represented in "
+                f"{tensor.dtype} of {name}, got {std!r}: rescale the data or use float64"
+            )
