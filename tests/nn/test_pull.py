@@ -10,6 +10,7 @@ from torch.nn.utils import parametrizations
 
 import dpvd.nn as dn
 from dpvd.nn import prior_from
+from dpvd.nn.slopes import exact_slopes
 from tests.nn.cases import normal
 
 PRIORS = ["log-uniform", "molchanov", "kingma", "ard", "gaussian"]
@@ -112,6 +113,52 @@ def test_every_tied_layer_is_pulled_as_its_kl_says(kind, pruned, generator):
         assert not layer.kept.all()
     assert all(pull.gradient is None for pull in dn.kl_pulls(layer).values())
     assert_same(pulled(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+
+
+LEARNED = {"log_sigma2": -3.0, "dtype": torch.float64}
+LEARNED_LAYERS = {
+    "linear": lambda: dn.AdditiveLinear(4, 3, **LEARNED),
+    "linear, one rate for each input": lambda: dn.AdditiveLinear(4, 3, rates="neuron", **LEARNED),
+    "linear, another prior": lambda: dn.AdditiveLinear(4, 3, prior="ard", **LEARNED),
+    "conv": lambda: dn.AdditiveConv2d(2, 3, 2, **LEARNED).to(memory_format=torch.channels_last),
+    "padded embedding": lambda: dn.AdditiveEmbedding(6, 3, padding_idx=2, **LEARNED),
+    "lstm": lambda: dn.AdditiveLSTM(3, 2, **LEARNED),
+    "multiplicative": lambda: dn.MultiplicativeLinear(4, 3, prior="gaussian", dtype=torch.float64),
+}
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("kind", LEARNED_LAYERS)
+def test_every_layer_with_learned_scales_is_pulled_as_its_kl_says(kind, pruned, generator):
+    layer = LEARNED_LAYERS[kind]()
+    for parameter in layer.parameters():
+        parameter.data += normal(parameter.shape, generator)
+    if pruned:
+        layer.prune(layer.log_alpha().median().item())
+        for parameter in layer.parameters():
+            parameter.data += 0.1
+        assert not layer.kept.all()
+    assert_same(pulled(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+
+
+@pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 4e-6), (torch.float64, 1e-13)])
+def test_slopes_of_learned_scales_are_the_dawson_function(dtype, rtol, generator):
+    mean, log_sigma2 = normal((500,), generator), 4 * normal((500,), generator)
+    x, sigma = mean / (math.sqrt(2) * (log_sigma2 / 2).exp()), (log_sigma2 / 2).exp()
+    dawson = torch.from_numpy(dawsn(x.numpy()))
+    of_mean, of_scale = exact_slopes(mean.to(dtype), log_sigma2.to(dtype))
+    torch.testing.assert_close(of_mean.double(), math.sqrt(2) * dawson / sigma, rtol=rtol, atol=0)
+    torch.testing.assert_close(of_scale.double(), -x * dawson, rtol=rtol, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_slopes_of_learned_scales_are_finite(dtype):
+    mean = torch.tensor([0.0, 1e-12, 1e-3, 1.0, -50.0], dtype=dtype)
+    for log_sigma2, expected in ((-1e4, -0.5), (1e4, 0.0)):
+        of_mean, of_scale = exact_slopes(mean, torch.full_like(mean, log_sigma2))
+        assert of_mean.isfinite().all()
+        torch.testing.assert_close(of_scale[2:], torch.full_like(mean[2:], expected))
+        torch.testing.assert_close(of_mean[2:], -2 * expected / mean[2:])
 
 
 def test_models_mix_tied_learned_fixed_shared_and_parametrised_layers(generator):

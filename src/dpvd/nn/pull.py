@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from dpvd.nn.families import AdditiveNoise
 from dpvd.nn.layer import VariationalLayer
+from dpvd.nn.priors import LogUniform
+from dpvd.nn.slopes import exact_slopes
 from dpvd.nn.tree import variational_layers
 
 __all__ = ["KLPull", "kl_pulls"]
@@ -24,7 +26,7 @@ class KLPull:
     Attributes:
         weight: w.
         slope: adds a multiple of the part that has a closed form, read off the parameter when it is called; or None.
-        gradient: the part that autograd found, or None.
+        gradient: the part that was computed before, or None.
     """
 
     weight: float
@@ -44,7 +46,8 @@ def kl_pulls(model: nn.Module, weight: float = 1.0) -> dict[str, KLPull]:
     """By name, the gradient of ``weight * kl(model)`` for every trainable parameter that it depends on.
 
     Means of tied layers (additive, one fixed σ) have a closed form: nothing of the model's size is computed until it
-    is added, and then in one pass. Everything else is differentiated by autograd, now.
+    is added, and then in one pass. So have means and learned scales of a σ for each weight, computed now. Everything
+    else is differentiated by autograd, now.
 
     Edge cases: {} for a model without variational layers. A parameter that several layers share is pulled by all.
 
@@ -65,7 +68,10 @@ def kl_pulls(model: nn.Module, weight: float = 1.0) -> dict[str, KLPull]:
             others.append(layer)
         else:
             slopes |= own
-    gradients = _by_autograd(others, parameters)
+    gradients = _by_autograd([layer for layer in others if not _has_slopes(layer)], parameters)
+    for layer in filter(_has_slopes, others):
+        for name, slope in _slopes(layer, names).items():
+            gradients[name] = gradients[name] + slope if name in gradients else slope
     return {name: KLPull(weight, slopes.get(name), gradients.get(name)) for name in slopes | gradients}
 
 
@@ -80,6 +86,30 @@ def _closed_form(layer: VariationalLayer, names: Mapping[int, str]) -> dict[str,
         if id(own[name]) in names:
             slopes[names[id(own[name])]] = partial(layer.add_kl_slope, name)
     return slopes
+
+
+def _has_slopes(layer: VariationalLayer) -> bool:
+    """Whether a layer is one for which :func:`exact_slopes` has the gradient."""
+    return (
+        isinstance(layer, AdditiveNoise)
+        and isinstance(layer.weight, nn.Parameter)  # neither made up of several nor parametrised
+        and layer.log_sigma2.shape == layer.weight.shape
+        and layer.prior == LogUniform()
+        and layer.weight.device.type == "cpu"
+        and layer.weight.dtype in (torch.float32, torch.float64)
+        and layer.log_sigma2.dtype == layer.weight.dtype
+    )
+
+
+def _slopes(layer: VariationalLayer, names: Mapping[int, str]) -> dict[str, Tensor]:
+    """By the trainable parameters' names in the model."""
+    assert isinstance(layer, AdditiveNoise)
+    (seen,) = layer.mean_masks().values()
+    found = exact_slopes(layer.weight, layer.log_sigma2)
+    if seen is not None:
+        found = found[0].masked_fill_(~seen, 0.0), found[1].masked_fill_(~seen, 0.0)
+    pairs = zip((layer.weight, layer.log_sigma2), found, strict=True)
+    return {names[id(parameter)]: slope for parameter, slope in pairs if id(parameter) in names}
 
 
 def _by_autograd(layers: Iterable[VariationalLayer], parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
