@@ -90,8 +90,11 @@ def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = Non
     gradients = grad.new_empty(count, *layer.weight.shape)
     for start in range(0, count, size):
         part = slice(start, start + size)
-        term = replace(_outer(layer, x[part], grad[part]), scale=scale)
-        gradients[part] = materialised(term).view_as(gradients[part])
+        term, found = _outer(layer, x[part], grad[part]), gradients[part]
+        if scale is None and layer.groups == 1:
+            torch.bmm(term.left.mT, term.right, out=found.view(*found.shape[:2], -1))
+        else:
+            found.copy_(materialised(replace(term, scale=scale)).view_as(found))
     return Direct(gradients)
 
 
