@@ -46,6 +46,9 @@ class Case:
 
 CASES: dict[str, Case] = {
     "conv1d": Case(dn.AdditiveConv1d, nn.Conv1d, (2, 4, 3), {"padding": 2, "padding_mode": "circular"}, (2, 5)),
+    "conv1d first": Case(dn.AdditiveConv1d, nn.Conv1d, (2, 4, 3), {"stride": 2}, (2, 8)),
+    "conv2d first": Case(dn.AdditiveConv2d, nn.Conv2d, (2, 3, (2, 3)), {"stride": (1, 2)}, (2, 3, 5)),
+    "conv3d first": Case(dn.AdditiveConv3d, nn.Conv3d, (1, 2, (1, 2, 3)), {"bias": False}, (1, 2, 3, 4)),
     "conv2d": Case(dn.AdditiveConv2d, nn.Conv2d, (2, 3, 2), {"padding": 1, "stride": 2}, (2, 3, 4)),
     "conv2d reflect": Case(
         dn.AdditiveConv2d, nn.Conv2d, (1, 2, 3), {"padding": 1, "padding_mode": "reflect"}, (1, 3, 3)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
 from dpvd.nn.layer import Rates, VariationalLayer
+from dpvd.nn.noise import inside_transform
 from dpvd.nn.priors import Prior
 
 __all__ = [
@@ -27,6 +28,8 @@ __all__ = [
 
 Size: TypeAlias = int | tuple[int, ...]
 Size2d: TypeAlias = int | tuple[int, int]
+
+_UNFOLDED_WEIGHTS = 32  # entries of the kernel of one output channel: an unfolding is so many times the input
 
 
 class ConvMap(VariationalLayer):
@@ -54,7 +57,8 @@ class AdditiveConv(ConvMap, AdditiveNoise):
     would be correlated, is left out (Molchanov et al. do the same).
 
     Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
-    the result is that of torch's layer bit for bit; σ = 0 gives the same in training mode.
+    the result is that of torch's layer bit for bit; σ = 0 gives the same in training mode (up to rounding, if σ is
+    learned for each weight and the layer the first).
 
     Edge cases: a rate per input unit ("neuron") is one per input channel of a group.
 
@@ -92,6 +96,26 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         super().__init__(in_channels, out_channels, *geometry, device=device, dtype=dtype)
         self.init_noise(rates, learned, log_sigma2, prior)
 
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if not self._is_unfolded(x):
+            return super().output_moments(x)
+        patches = unfolded(x, self.kernel_size, self.stride)
+        mean = F.linear(patches, self.mean_weight().flatten(1), self.bias)
+        variance = F.linear(patches.square(), self.weight_variance().flatten(1))
+        return mean.movedim(-1, 1), variance.movedim(-1, 1)
+
+    def _is_unfolded(self, x: Tensor) -> bool:
+        """Whether mean and variance are made from one unfolding of the inputs, at less than half the time.
+
+        That pays in a first layer: the inputs need no gradient, and channels are too few for libraries for
+        convolutions, whose weight gradients are slow there. Without learned rates, σ may be 0, and the mean then
+        has to be torch's bit for bit.
+        """
+        simple = self.padding in ((0,) * len(self.kernel_size), "valid") and set(self.dilation) == {1}
+        small = self.weight[0].numel() <= _UNFOLDED_WEIGHTS
+        wanted = self.learned and self.rates is Rates.WEIGHT and self.groups == 1 and simple and small
+        return wanted and not x.requires_grad and x.dim() == self.weight.dim() and not inside_transform()
+
     def output_variance(self, x: Tensor) -> Tensor:
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
         if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
@@ -103,6 +127,17 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         if self.padding_mode == "zeros" and not isinstance(self.padding, str):
             return variance * _window_sums(energy, self.kernel_size, self.stride, self.padding, self.dilation)
         return self.linear_map(energy, variance.expand_as(self.weight[:1, :1]), None)
+
+
+def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+    """The parts of x [B, in, *] under the kernel at each place, as vectors: [B, *places, in · entries of the kernel].
+
+    >>> unfolded(torch.arange(4.0).view(1, 1, 4), kernel=[2], stride=[1]).tolist()
+    [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
+    """
+    for d, (size, step) in enumerate(zip(kernel, stride, strict=True), start=2):
+        x = x.unfold(d, size, step)
+    return x.movedim(1, 1 + len(kernel)).flatten(1 + len(kernel))
 
 
 def _window_sums(

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError, choice, non_negative
 from dpvd.nn.functional import add_noise_
 from dpvd.nn.layer import Rates, VariationalLayer
-from dpvd.nn.noise import draw, is_sampling
+from dpvd.nn.noise import draw, inside_transform, is_sampling
 from dpvd.nn.priors import LogUniform, Prior, log_square, prior_from
 
 __all__ = ["AdditiveNoise", "MultiplicativeKind", "MultiplicativeNoise"]
@@ -74,8 +74,13 @@ class AdditiveNoise(VariationalLayer):
         self.log_sigma2.fill_(2 * math.log(zeta) if zeta > 0 else -math.inf)
 
     def forward(self, x: Tensor) -> Tensor:
-        mean = self.linear_map(x, self.mean_weight(), self.bias)
-        return add_noise_(mean, self.output_variance(x)) if is_sampling(self) else mean
+        if not is_sampling(self):
+            return self.linear_map(x, self.mean_weight(), self.bias)
+        return add_noise_(*self.output_moments(x))
+
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean x∗φ + b and variance x²∗σ² of the outputs; both are new and may be written over."""
+        return self.linear_map(x, self.mean_weight(), self.bias), self.output_variance(x)
 
     def output_variance(self, x: Tensor) -> Tensor:
         """x²∗σ², in a shape that broadcasts to the output's."""
@@ -90,7 +95,10 @@ class AdditiveNoise(VariationalLayer):
 
     def kl(self) -> Tensor:
         """Sum over weights; ∞ if σ = 0 (a point has no density against any of the priors)."""
-        return self.only_kept(self.prior.kl(self.weight, self.log_sigma2), 0.0).sum()
+        if self.kept is None or inside_transform():  # sizes that depend on values are nothing for transforms
+            return self.only_kept(self.prior.kl(self.weight, self.log_sigma2), 0.0).sum()
+        log_sigma2 = self.log_sigma2.expand_as(self.weight).masked_select(self.kept)
+        return self.prior.kl(self.weight.masked_select(self.kept), log_sigma2).sum()
 
     def mean_masks(self) -> dict[str, Tensor | None]:
         """By name, the layer's parameters that hold the means, and where the KL term sees them (None: everywhere)."""

@@ -174,7 +174,7 @@ def _generator_source(generator: torch.Generator | None) -> _Source:
     def serve(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
         device = like.device if generator is None else generator.device
         if kind == "normal" and like.dtype == torch.float32 and device.type == "cpu" and _pays(shape):
-            return _large_normal(tuple(shape), generator).to(like.device)
+            return _large_normal(tuple(shape), like, generator).to(like.device)
         make = torch.randn if kind == "normal" else torch.rand
         return make(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
 
@@ -191,12 +191,19 @@ def inside_transform() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
-def _large_normal(shape: tuple[int, ...], generator: torch.Generator | None) -> Tensor:
+def _large_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Normals from a key stream whose key the generator draws: as reproducible as the generator, and faster."""
     key = torch.randint(256, (32,), generator=generator, dtype=torch.uint8, device="cpu")
-    noise = torch.empty(shape, dtype=torch.float32, device="cpu")
-    draw_from_key(noise.view(-1).numpy(), 1.0, key.numpy().tobytes(), threads=torch.get_num_threads())
-    return noise
+    flat = torch.empty(math.prod(shape), dtype=torch.float32, device="cpu")
+    draw_from_key(flat.numpy(), 1.0, key.numpy().tobytes(), threads=torch.get_num_threads())
+    if _has_channels_last(like, shape):  # what the noise meets lies so, and two layouts in one pass cost several passes
+        return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
+    return flat.view(shape)
+
+
+def _has_channels_last(like: Tensor, shape: tuple[int, ...]) -> bool:
+    """Whether a tensor of this shape has its channels innermost in memory, as convolutions like them."""
+    return like.shape == shape and len(shape) > 2 and not like.is_contiguous() and like.movedim(1, -1).is_contiguous()
 
 
 @contextmanager
