@@ -8,8 +8,10 @@ On a busy machine: --clock cpu --threads 1.
 """
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -62,8 +64,10 @@ def ours(name: str, settings: Settings) -> Results:
     systems = [system for system in SYSTEMS if applies(system, work)]
     times = child("times", name, *systems, *settings.timed)
     entries = {system: entry(times, system, BASELINES) for system in systems}
-    for system in systems:
-        entries[system]["peak_mb"] = _peak(settings, name, system)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # memory does not mind company
+        peaks = pool.map(lambda system: _peak(settings, name, system), systems)
+    for system, peak in zip(systems, peaks, strict=True):
+        entries[system]["peak_mb"] = peak
     return {
         "batch": work.batch,
         "parameters": sum(p.numel() for p in work.network().parameters()),

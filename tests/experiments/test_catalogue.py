@@ -14,7 +14,7 @@ from dpvd.experiments import (
     tuning_cells,
 )
 from dpvd.experiments.catalogue import BUDGETS, DELTA, EXPERIMENTS, METHODS, sweep_specs
-from dpvd.experiments.protocols import DIGITS_100, MNIST_20, MNIST_200
+from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200
 from dpvd.experiments.verdicts import CHECKS
 
 
@@ -32,7 +32,7 @@ def test_no_run_is_asked_for_twice(protocol: Protocol) -> None:
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e is not Experiment.FIG3])
 def test_every_table_and_figure_has_runs(experiment: Experiment) -> None:
-    assert any(all_runs(experiment, protocol) for protocol in (DIGITS_100, MNIST_20))
+    assert any(all_runs(experiment, protocol) for protocol in (DIGITS_100, MNIST_10))
 
 
 def test_the_noise_figure_needs_no_training() -> None:
@@ -48,8 +48,8 @@ def test_curves_and_comparison_are_runs_of_the_table() -> None:
 
 
 def test_all_is_the_union() -> None:
-    parts = {spec for each in EXPERIMENTS for spec in all_runs(each, MNIST_20)}
-    assert set(all_runs(Experiment.ALL, MNIST_20)) == parts
+    parts = {spec for each in EXPERIMENTS for spec in all_runs(each, MNIST_10)}
+    assert set(all_runs(Experiment.ALL, MNIST_10)) == parts
 
 
 def test_the_table_has_every_method_budget_variant_and_seed() -> None:
@@ -91,14 +91,14 @@ def test_runs_that_wait_for_a_choice_are_left_out() -> None:
 def test_a_sweep_changes_one_setting_at_a_time() -> None:
     base = {
         s.seed: s.to_dict()
-        for s in runs_of(Experiment.TABLE1, MNIST_20, {})
+        for s in runs_of(Experiment.TABLE1, MNIST_10, {})
         if (s.method, s.epsilon) == ("DPVD-zCDP", 1.0)
     }
-    for (variant, setting), points in sweep_specs(MNIST_20, {}).items():
+    for (variant, setting), points in sweep_specs(MNIST_10, {}).items():
         if variant is Variant.AS_PRINTED:
             assert len(points) > 2
             for value, specs in points.items():
-                assert len(specs) == MNIST_20.sweep_seeds
+                assert len(specs) == MNIST_10.sweep_seeds
                 for spec in specs:
                     assert getattr(spec, setting) == value
                     assert {n for n, v in spec.to_dict().items() if base[spec.seed][n] != v} <= {setting}
@@ -114,7 +114,7 @@ def test_protocols_sweep_around_their_own_settings() -> None:
 
 def test_claims_speak_of_what_there_is() -> None:
     claims = load_claims()
-    cells = {(p.dataset, s.method, s.epsilon) for p in (DIGITS_100, MNIST_20) for s in all_runs(Experiment.TABLE1, p)}
+    cells = {(p.dataset, s.method, s.epsilon) for p in (DIGITS_100, MNIST_10) for s in all_runs(Experiment.TABLE1, p)}
     assert {(n.dataset, n.method, n.epsilon) for n in claims.numbers} <= cells
     assert len(claims.numbers) == 26
     assert len(claims.noise) == 4

@@ -24,8 +24,8 @@ from dpvd.experiments import reproduce as run_missing
 
 __all__ = ["reproduce"]
 
-# By data set; the shorter MNIST protocol is the default: the long one has ten times as many steps.
-USUAL = {"digits": "digits-100", "mnist": "mnist-20"}
+# By data set; the shorter MNIST protocol is the default: the long one has twenty times as many steps.
+USUAL = {"digits": "digits-100", "mnist": "mnist-10"}
 FULL = {"digits": "digits-100", "mnist": "mnist-200"}
 QUICK = {"digits": "digits-quick", "mnist": "mnist-quick"}
 FOLDER, QUICK_FOLDER = "reproduction", "reproduction-quick"  # two, so that trial runs never get among the others
@@ -35,7 +35,7 @@ HOUR = 3600.0
 def reproduce(
     experiment: Annotated[Experiment, typer.Argument(help="A table, a figure, or all of them.")] = Experiment.ALL,
     quick: Annotated[bool, typer.Option("--quick", help="Small networks and few epochs.")] = False,
-    full: Annotated[bool, typer.Option("--full", help="MNIST for the paper's 200 epochs instead of 20.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="MNIST for the paper's 200 epochs instead of 10.")] = False,
     dataset: Annotated[str | None, typer.Option(help="Only digits, or only mnist. Default: both.")] = None,
     jobs: Annotated[int, typer.Option(help="Processes, each with one thread; 1 uses all threads in one.")] = 1,
     draw_only: Annotated[

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-__all__ = ["DIGITS_100", "DIGITS_QUICK", "MNIST_20", "MNIST_200", "MNIST_QUICK", "PROTOCOLS", "Protocol"]
+__all__ = ["DIGITS_100", "DIGITS_QUICK", "MNIST_10", "MNIST_200", "MNIST_QUICK", "PROTOCOLS", "Protocol"]
 
 
 @dataclass(frozen=True)
@@ -80,12 +80,12 @@ MNIST_200 = Protocol(
     batch_sweep=(100, 200, 400, 600, 1000, 2000),
     as_in_paper=True,
 )
-MNIST_20 = replace(
+MNIST_10 = replace(
     MNIST_200,
-    name="mnist-20",
-    epochs=20,
+    name="mnist-10",
+    epochs=10,
     rates=(0.03, 0.1, 0.3, 1.0),
-    epochs_sweep=(5, 10, 20, 40),
+    epochs_sweep=(2, 5, 10, 20),
     as_in_paper=False,
 )
 DIGITS_QUICK = Protocol(
@@ -117,5 +117,5 @@ MNIST_QUICK = Protocol(
     batch_sweep=(300, 600, 1200),
 )
 
-PROTOCOLS = {p.name: p for p in (DIGITS_100, MNIST_200, MNIST_20, DIGITS_QUICK, MNIST_QUICK)}
+PROTOCOLS = {p.name: p for p in (DIGITS_100, MNIST_200, MNIST_10, DIGITS_QUICK, MNIST_QUICK)}
 """All protocols, by name."""

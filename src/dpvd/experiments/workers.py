@@ -58,8 +58,8 @@ def cost(spec: Spec) -> float:
     """About how long a spec takes beside others: the weights of its network times the examples it sees.
 
     >>> from dpvd.experiments.catalogue import make_spec
-    >>> from dpvd.experiments.protocols import DIGITS_100, MNIST_20
-    >>> short, long = (make_spec(p, "DPVD-AC", "as-printed", 1.0, 0) for p in (DIGITS_100, MNIST_20))
+    >>> from dpvd.experiments.protocols import DIGITS_100, MNIST_10
+    >>> short, long = (make_spec(p, "DPVD-AC", "as-printed", 1.0, 0) for p in (DIGITS_100, MNIST_10))
     >>> cost(short) < cost(long)
     True
     """
