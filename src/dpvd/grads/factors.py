@@ -12,7 +12,7 @@ cheaper. Looked-up rows of a table touch so few of its entries that they are kep
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import combinations
@@ -34,6 +34,7 @@ __all__ = [
 ]
 
 CACHED_ENTRIES = 1 << 18  # 1 MB in float32
+HELD_ENTRIES = 1 << 20  # 4 MB
 GRAM_PIECE, SCALED_PIECE = 128, 1024  # products that are added up in one go where norms depend on it
 ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
 
@@ -202,8 +203,9 @@ class Factored:
             left, right = _weighted(term.left, term.right, weights)
             if term.scale is None:
                 out.addmm_(left.T, right, alpha=scale)
-            else:
-                out.addcmul_(left.T @ right, term.scale, value=scale)
+                continue
+            for part in _some_rows(term.scale):
+                out[part].addcmul_(left[:, part].T @ right, term.scale[part], value=scale)
 
     def only(self, examples: Tensor) -> "Factored":
         return Factored([replace(t, left=t.left[examples], right=t.right[examples]) for t in self.terms])
@@ -319,8 +321,17 @@ def _inner(first: Outer, second: Outer) -> Tensor:
     scales = [term.scale for term in (first, second) if term.scale is not None]
     if not scales:
         return left.sum(1) * right.sum(1)
-    scale = scales[0] if len(scales) == 1 else scales[0] * scales[1]
-    return _product(right, scale.T, SCALED_PIECE).mul_(left).sum(1)
+    found = []
+    for part in _some_rows(scales[0]):
+        scale = reduce(torch.mul, [scale[part] for scale in scales])
+        found.append(_product(right, scale.T, SCALED_PIECE).mul_(left[:, part]).sum(1))
+    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+
+def _some_rows(matrix: Tensor) -> Iterator[slice]:
+    """A matrix cut into rows that are worked on together: what is computed of them is not held for all at once."""
+    step = max(1, HELD_ENTRIES // max(1, matrix.shape[1]))
+    return (slice(begin, begin + step) for begin in range(0, len(matrix), step))
 
 
 def _product(left: Tensor, right: Tensor, piece: int) -> Tensor:

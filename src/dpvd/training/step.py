@@ -91,10 +91,9 @@ class PrivateStep:
         self.taken += 1
 
     def _private_step(self, batch: Any, noise_std: float) -> None:
-        pulls = self._kl_pulls()
         parts = self.clipper(batch)
         first = next(parts)  # plain SGD needs the parameters for it as they are, before they take the noise
-        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, pulls)
+        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, self._kl_pulls())
         self.update.add(first)
         for part in parts:
             self.update.add(part)

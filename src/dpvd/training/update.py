@@ -36,7 +36,7 @@ class Update:
         self._rates: dict[str, float] = {}
         self._totals: dict[str, Tensor] = {}
         self._scales: dict[str, float] = {}
-        self._pulls: Mapping[str, KLPull] = {}
+        self._pulls: dict[str, KLPull] = {}
 
     def begin(
         self,
@@ -44,7 +44,7 @@ class Update:
         std: float,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
-        pulls: Mapping[str, KLPull],
+        pulls: dict[str, KLPull],
     ) -> None:
         """Put the pull of the KL term in place, which is no secret, and the noise: N(0, std²) on each entry of the sum.
 
@@ -55,7 +55,7 @@ class Update:
             std: standard deviation of the noise on the sum.
             bits: where its randomness comes from.
             jacobian: by name, what the noisy sum of a parameter is multiplied by. Such a parameter needs a buffer.
-            pulls: by name, the gradient of the KL term, in the unit of the mean.
+            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they are added.
         """
         self._parameters, self._pulls = parameters, pulls
         self._rates = _plain_rates(parameters, self.optimizer)
@@ -93,8 +93,9 @@ class Update:
             self.optimizer.step()
 
     def _pull(self, name: str) -> None:
-        if name in self._pulls:
-            self._pulls[name].add_to(self._totals[name], self._scales[name] * self.batch_size)
+        pull = self._pulls.pop(name, None)  # to be let go of: it may be as large as the parameter
+        if pull is not None:
+            pull.add_to(self._totals[name], self._scales[name] * self.batch_size)
 
     def _empty_buffer(self, name: str, parameter: nn.Parameter) -> Tensor:
         buffer = self._buffers.get(name)
