@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.functional import noise_std
+from dpvd.nn.functional import noise_std, sum_of_squares
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.priors import Prior
@@ -113,7 +113,7 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
         return noise_std(F.linear(x * x, variance))
     if variance.dim() == 1:
         return noise_std(((x * x) @ variance).unsqueeze(-1))
-    return noise_std(variance * (x * x).sum(-1, keepdim=True))
+    return noise_std(variance * sum_of_squares(x, -1))
 
 
 class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]  # three inputs, not one

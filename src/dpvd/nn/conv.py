@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.functional import sum_of_squares
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import inside_transform
 from dpvd.nn.priors import Prior
@@ -120,10 +121,10 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
         if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
             return super().output_variance(x)
-        squares, variance = x * x, self.log_sigma2.exp()
+        variance = self.log_sigma2.exp()
         if self.rates is Rates.NEURON:
-            return self.linear_map(squares, variance.expand_as(self.weight[:1]), None)
-        energy = squares.sum(1, keepdim=True)
+            return self.linear_map(x * x, variance.expand_as(self.weight[:1]), None)
+        energy = sum_of_squares(x, 1)
         if self.padding_mode == "zeros" and not isinstance(self.padding, str):
             return variance * _window_sums(energy, self.kernel_size, self.stride, self.padding, self.dilation)
         return self.linear_map(energy, variance.expand_as(self.weight[:1, :1]), None)

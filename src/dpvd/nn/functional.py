@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dpvd.nn.noise import draw, inside_transform
 
-__all__ = ["VARIANCE_FLOOR", "add_noise_", "gaussian_sample", "noise_std"]
+__all__ = ["VARIANCE_FLOOR", "add_noise_", "gaussian_sample", "noise_std", "sum_of_squares"]
 
 VARIANCE_FLOOR = 1e-20
 """Variances up to this are no noise at all. Its root, 1e-10, is below the resolution of float32."""
@@ -85,5 +85,32 @@ class _AddNoise(torch.autograd.Function):
         std, noise = ctx.saved_tensors
         # ∂/∂var = noise / (2√var); dividing by infinity is 0, as it has to be where there is no variance.
         divisor = torch.threshold(std, 0.0, math.inf).mul_(2)
-        slope = (grad * noise).div_(divisor).sum_to_size(std.shape)
+        slope = (grad * noise).sum_to_size(std.shape).div_(divisor)
         return grad if ctx.needs_input_grad[0] else None, slope, None, None
+
+
+def sum_of_squares(x: Tensor, dim: int) -> Tensor:
+    """Σ x² over a dimension, which stays with size 1; differentiable once outside of transforms.
+
+    >>> sum_of_squares(torch.tensor([[3.0, 4.0]]), -1)
+    tensor([[25.]])
+    """
+    if inside_transform() or not (torch.is_grad_enabled() and x.requires_grad):
+        return (x * x).sum(dim, keepdim=True)
+    result: Tensor = _SumOfSquares.apply(x, dim)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _SumOfSquares(torch.autograd.Function):
+    """Autograd through x * x takes three passes over the inputs in the backward pass, this takes one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int) -> Tensor:
+        ctx.save_for_backward(x)
+        return (x * x).sum(dim, keepdim=True)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (x,) = ctx.saved_tensors
+        return x * (2 * grad), None

@@ -5,6 +5,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.functional import sum_of_squares
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.priors import Prior
 
@@ -68,7 +69,7 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
             return super().output_variance(x)
         if self.rates is Rates.NEURON:
             return ((x * x) @ self.log_sigma2.exp()).unsqueeze(-1)
-        return self.log_sigma2.exp() * (x * x).sum(-1, keepdim=True)
+        return self.log_sigma2.exp() * sum_of_squares(x, -1)
 
 
 class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):
