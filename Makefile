@@ -1,8 +1,9 @@
 # Every target does its own set-up, once, in .venv. Start with: make demo
 PYTHON ?= python3
 BIN := .venv/bin
+JOBS ?= 2
 
-.PHONY: setup demo test check fix docs bench bench-quick bench-peers bench-run opacus-norms clean
+.PHONY: setup demo test check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -20,6 +21,10 @@ fix: .venv/ready
 	$(BIN)/ruff format .
 docs: .venv/docs-ready
 	$(BIN)/mkdocs build --strict
+# Runs what has no record yet, hours of it from nothing; then tables, figures and their pages in the documentation.
+reproduce: .venv/ready
+	$(BIN)/dpvd reproduce all --jobs $(JOBS)
+	$(BIN)/python -m benchmarks.reproduction_page
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.page

@@ -110,7 +110,7 @@ def test_captions_tell_the_number_of_runs_the_epochs_and_the_spread(written: Pat
     page = (written / "reproduction.html").read_text(encoding="utf-8")
     assert "2 runs a curve. tiny: 4 hidden units, batches of 200, 1 epoch. Bands: one standard deviation" in page
     assert "there they stand for 100 epochs with 1000 hidden units on DIGITS" in page
-    assert "Mean and standard deviation of 2 runs a point" in page
+    assert "Mean of 2 runs a point; bars: one standard deviation over runs" in page
 
 
 def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:

@@ -1,27 +1,48 @@
-"""The records that come with the project: every ε in them is true for what ran."""
+"""The records that come with the project: every ε is true for what ran, and what is shown follows from them."""
 
+import csv
+import json
+import re
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
+from benchmarks.reproduction_page import FOLDER, documents
 
-from dpvd.experiments import PROTOCOLS, Experiment, Folder, Record, run_spec, runs_of
+from dpvd.experiments import PROTOCOLS, Artefacts, Experiment, Folder, Record, run_spec, runs_of, write_artefacts
 from dpvd.plan import PrivacyPlan
+from tests.docs.markdown import ROOT
 from tests.experiments.small import digits, spec
 
-FOLDER = Folder(Path(__file__).parents[2] / "reproduction")
+RECORDS = FOLDER.records.read_all()
+needs_records = pytest.mark.skipif(not RECORDS, reason="no records are committed yet")
 
 
 def recomputed(record: Record) -> dict[str, float]:
     """ε of the record's plan, by the accountants that the record names."""
-    plan = PrivacyPlan.from_dict(record.plan)
-    return {name: plan.epsilon(record.spec.delta, name) for name in record.epsilons}
+    plan = json.dumps({**record.plan, "seed": None, "noise": "system", "tuned": []}, sort_keys=True)
+    return {name: _epsilon(plan, record.spec.delta, name) for name in record.epsilons}
+
+
+@cache
+def _epsilon(plan: str, delta: float, accountant: str) -> float:
+    """ε by an accountant. Runs that differ in seed, learning rate or words share their plan and its ε."""
+    return PrivacyPlan.from_dict(json.loads(plan)).epsilon(delta, accountant)
 
 
 def check(record: Record) -> None:
-    assert set(record.epsilons) == (set() if record.spec.epsilon is None else {"pld", str(record.spec.accountant)})
+    """Every ε is that of the plan, and the plan is that of the spec."""
+    wanted = set() if record.spec.epsilon is None else {"pld", str(record.spec.accountant)}
+    assert set(record.epsilons) == wanted
     assert record.epsilons == pytest.approx(recomputed(record), rel=1e-6)
     if record.spec.epsilon is not None:
-        assert recomputed(record)["pld"] <= record.spec.epsilon
+        assert max(recomputed(record).values()) <= record.spec.epsilon
+    for name in ("batch_size", "seed"):
+        assert getattr(record.spec, name) in (None, record.plan[name])
+    if record.spec.epochs is not None:
+        steps = record.spec.epochs * record.plan["examples"] / record.plan["batch_size"]
+        assert abs(record.plan["steps"] - steps) <= 1
 
 
 def test_a_record_that_claims_too_little_is_noticed() -> None:
@@ -32,18 +53,59 @@ def test_a_record_that_claims_too_little_is_noticed() -> None:
         check(record)
 
 
-def test_every_committed_epsilon_is_that_of_its_plan() -> None:
-    records = FOLDER.records.read_all()
-    if not records:
-        pytest.skip("no records are committed yet")
-    for record in records:
+@pytest.mark.parametrize("change", [{"noise_multiplier": 0.5}, {"steps": 4}, {"seed": 7}, {"batch_size": 100}])
+def test_a_plan_that_is_not_the_records_is_noticed(change: dict[str, Any]) -> None:
+    record = run_spec(spec(), digits())
+    record.plan.update(change)
+    with pytest.raises(AssertionError):
         check(record)
 
 
+@needs_records
+def test_every_committed_epsilon_is_that_of_its_plan() -> None:
+    for record in RECORDS:
+        check(record)
+
+
+@needs_records
+def test_every_epsilon_in_the_table_is_within_its_budget() -> None:
+    with (FOLDER.path / "tables" / "table1.csv").open(encoding="utf-8") as file:
+        rows = [row for row in csv.DictReader(file) if row["ε spent"] != "–"]
+    assert rows
+    for row in rows:
+        assert 0 < float(row["ε spent"]) <= float(row["ε asked for"]), row
+
+
+@needs_records
 def test_every_committed_record_belongs_to_a_table_or_figure() -> None:
-    records = FOLDER.records.read_all()
-    if not records:
-        pytest.skip("no records are committed yet")
     choices = FOLDER.tuning.choices()
     wanted = {s.hash for p in PROTOCOLS.values() for s in runs_of(Experiment.ALL, p, choices)}
-    assert {record.hash for record in records} <= wanted
+    assert {record.hash for record in RECORDS} <= wanted
+
+
+@needs_records
+def test_what_is_shown_is_what_the_records_give(tmp_path: Path) -> None:
+    """Whoever changes records or their pages runs ``python -m benchmarks.reproduction_page``."""
+    artefacts = Artefacts.of(FOLDER, FOLDER.protocols())
+    write_artefacts(Folder(tmp_path), artefacts)
+    made = {FOLDER.path / path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")}
+    made |= {ROOT / "docs" / name: content for name, content in documents(FOLDER, artefacts).items()}
+    for path, content in made.items():
+        assert path.exists(), f"{path} is missing"
+        assert essence(path, path.read_bytes()) == essence(path, content), f"{path} is not what the records give"
+
+
+def essence(path: Path, content: bytes) -> bytes | list[str]:
+    """What must be the same: every byte, but of a figure the words only. Versions of matplotlib draw differently."""
+    if path.suffix == ".png":
+        return b""
+    if path.suffix == ".svg":
+        return re.findall(r"<text[^>]*>([^<]*)</text>", content.decode())
+    return re.sub(rb"<svg.*?</svg>", b"", content, flags=re.DOTALL)
+
+
+@needs_records
+def test_what_is_committed_stays_small() -> None:
+    sizes = [path.stat().st_size for path in (FOLDER.path / "records").iterdir()]
+    assert max(sizes) < 40_000
+    assert all(len(record.curve) <= 400 for record in RECORDS)

@@ -227,7 +227,7 @@ def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
     legend(figure, [*keys, line_key("the protocol's own value", (PALETTE["muted"], ":"))], columns=2)
     caption = (
         f"DPVD-zCDP at ε = 1, one setting changed at a time, all else as in {protocol.words}; noise calibrated for "
-        f"each point. Mean and standard deviation of {run_words(drawn)} a point."
+        f"each point. Mean of {run_words(drawn)} a point; bars: one standard deviation over runs."
     )
     title = f"Fig. 5: effect of the settings, {protocol.dataset.upper()}"
     return Drawing(f"fig5-{protocol.name}", title, caption, figure) if drawn else None

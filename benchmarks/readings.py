@@ -1,0 +1,217 @@
+"""What each way of reading the paper leads to, measured on DIGITS: ``python -m benchmarks.readings``.
+
+Trains the paper's network for the paper's 100 epochs with Algorithm 1 read in several ways, computes what they cost in
+privacy, and writes ``readings.json`` beside the records of the reproduction, from which it takes the tuned learning
+rate and the runs without privacy. About ten minutes on one core. ``python -m benchmarks.readings_page`` then fills in
+the page.
+"""
+
+import argparse
+import json
+import math
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from benchmarks.printed import KL, Outcome, Reading, learning_rates, train
+from dpvd.data import load
+from dpvd.errors import DpvdError
+from dpvd.experiments import Folder, Results, TuningCell, Variant, load_claims
+from dpvd.experiments.catalogue import BUDGETS, DELTA, make_spec
+from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.prepare import prepare
+from dpvd.experiments.protocols import DIGITS_100, MNIST_200, Protocol
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy.bounds import gaussian_epsilon
+from dpvd.report import write_atomically
+from dpvd.runs import PreparedRun
+
+__all__ = ["FILE", "measure"]
+
+FILE = "readings.json"
+SEEDS = range(5)
+NEIGHBOURS = range(8)  # rows that are left out, one at a time
+CLIP_NORM, LAYERS = 2.0, 2
+SENSITIVITY = math.sqrt(LAYERS) * CLIP_NORM
+PUBLISHED_SIGMA = 2.97  # for ε = 1 on DIGITS with zCDP
+
+
+def measure(folder: Folder) -> dict[str, Any]:
+    """All six points.
+
+    Raises:
+        DpvdError: if the reproduction lacks the choice or the runs that are compared with.
+    """
+    tuned = folder.tuning.choices().get(TuningCell(DIGITS_100.name, "DPVD-zCDP", 1.0))
+    if tuned is None:
+        raise DpvdError(f"{folder.path} has no tuned learning rate: run dpvd reproduce table1 --dataset digits first")
+    schedules = {"printed": (DIGITS_100.learning_rate, 1.0), "tuned": tuned}
+    parts = {
+        "scale": lambda: _scale(schedules["printed"]),
+        "carried": lambda: _carried(schedules["printed"]),
+        "tied": lambda: _tied(schedules),
+        "layers": _layers,
+        "kl": lambda: _kl(schedules),
+        "schedule": lambda: _schedule(folder),
+    }
+    about = {"protocol": DIGITS_100.words, "seeds": len(SEEDS), "schedules": schedules, "delta": DELTA}
+    return {"about": about} | {name: part() for name, part in track(parts.items(), "readings", transient=True)}
+
+
+def _scale(schedule: tuple[float, float]) -> dict[str, Any]:
+    """Point 1: the printed noise on every weight in every step, or on the sum."""
+    noise = 2 * CLIP_NORM * PUBLISHED_SIGMA
+    plan, base = _run(0).plan, Reading(*schedule)
+    same = replace(plan, noise_multiplier=noise / SENSITIVITY)
+    initial = _run(0).network.build(0)
+    return {
+        "noise": noise,
+        "steps": plan.steps,
+        "after_all_steps": noise * math.sqrt(plan.steps),
+        "initial_weight": next(initial.parameters()).square().mean().sqrt().item(),
+        "on_weights": _accuracy(replace(base, weight_noise=noise)),
+        "on_sum": _accuracy(replace(base, sum_noise=noise)),
+        "on_sum_epsilon": same.epsilon(DELTA),
+        "for_one": _accuracy(replace(base, sum_noise=_noise_for_one())),
+        "for_one_noise": _noise_for_one(),
+    }
+
+
+def _carried(schedule: tuple[float, float]) -> dict[str, Any]:
+    """Point 2: φ carried on without noise, which is added to what is released."""
+    printed = 2 * CLIP_NORM * PUBLISHED_SIGMA
+    small = Reading(*schedule, sum_noise=_noise_for_one(), carried=False)
+    whole = _outcome(small, 0)
+    distances = [_distance(whole, train(_run(0), small, without=row)) for row in NEIGHBOURS]
+    travelled = sum(learning_rates(_run(0), small))
+    reach = 2 * SENSITIVITY * travelled  # from then on every gradient may differ, by at most twice its bound
+    last = whole.zetas[1]
+    return {
+        "neighbours": len(distances),
+        "distance": max(distances),
+        "distance_median": median(distances),
+        "reach": reach,
+        "small": {
+            "noise": last,
+            "accuracy": _accuracy(small),
+            "epsilon": float(gaussian_epsilon(last / max(distances), DELTA)),
+        },
+        "printed": {
+            "noise": printed,
+            "accuracy": _accuracy(replace(small, sum_noise=0.0, weight_noise=printed)),
+            "epsilon": float(gaussian_epsilon(printed / max(distances), DELTA)),
+            "epsilon_reach": float(gaussian_epsilon(printed / reach, DELTA)),
+        },
+    }
+
+
+def _tied(schedules: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    """Point 3: the size of ζ, and what sampling with it in the forward pass does."""
+    found = {}
+    for name, schedule in schedules.items():
+        without = Reading(*schedule, sum_noise=_noise_for_one())
+        sampled = replace(without, forward=True)
+        outcome = _outcome(sampled, 0)
+        first, last = outcome.zetas
+        found[name] = {
+            "first": first,
+            "last": last,
+            "together": math.sqrt(
+                sum((rate * _noise_for_one() / 100) ** 2 for rate in learning_rates(_run(0), without))
+            ),
+            "weights": [weight.square().mean().sqrt().item() for weight in outcome.weights[::2]],
+            "noise_larger": [(weight.abs() < last).double().mean().item() for weight in outcome.weights[::2]],
+            "without": _accuracy(without),
+            "sampled": _accuracy(sampled),
+        }
+    return found
+
+
+def _layers() -> list[dict[str, Any]]:
+    """Point 4: noise calibrated for one clip, in a network where two layers are clipped."""
+    rows = []
+    for protocol in (MNIST_200, DIGITS_100):
+        for claimed in BUDGETS:
+            plan = _plan(protocol).calibrate(claimed, DELTA)
+            assert plan.noise_multiplier is not None
+            forgotten = replace(plan, noise_multiplier=plan.noise_multiplier / math.sqrt(LAYERS))
+            rows.append({"dataset": protocol.dataset, "claimed": claimed, "true": forgotten.epsilon(DELTA)})
+    return rows
+
+
+def _kl(schedules: dict[str, tuple[float, float]]) -> dict[str, Any]:
+    """Point 5: the KL term outside the clip, inside it, or left out."""
+    found: dict[str, Any] = {}
+    for name, schedule in schedules.items():
+        for kl in KL:
+            reading = Reading(*schedule, sum_noise=_noise_for_one(), forward=True, kl=kl)
+            first = _outcome(reading, 0)
+            found.setdefault(name, {})[str(kl)] = {
+                "accuracy": _accuracy(reading),
+                "pull": first.pull,
+                "clipped": first.clipped,
+                "factor": first.factor,
+            }
+    return found
+
+
+def _schedule(folder: Folder) -> dict[str, Any]:
+    """Point 6: the printed schedule without privacy, from the records of the reproduction."""
+    results = Results(folder.records_of([DIGITS_100]), folder.tuning.choices())
+    found: dict[str, Any] = {"published": load_claims().accuracy("digits", "NP", None)}
+    for variant in (Variant.AS_PRINTED, Variant.TUNED):
+        cell = results.cell(DIGITS_100, "NP", variant, None)
+        if cell is None:
+            raise DpvdError(
+                f"{folder.path} has no runs without privacy: run dpvd reproduce table1 --dataset digits first"
+            )
+        found[str(variant)] = {"mean": cell.mean, "spread": cell.spread, "runs": cell.runs}
+    return found
+
+
+@cache
+def _run(seed: int) -> PreparedRun:
+    return prepare(make_spec(DIGITS_100, "DPVD-PLD", Variant.AS_PRINTED, 1.0, seed), load("digits"))
+
+
+@cache
+def _outcome(reading: Reading, seed: int) -> Outcome:
+    return train(_run(seed), reading)
+
+
+def _accuracy(reading: Reading) -> dict[str, Any]:
+    found = [_outcome(reading, seed).accuracy for seed in SEEDS]
+    return {"mean": fmean(found), "spread": stdev(found), "runs": len(found)}
+
+
+def _noise_for_one() -> float:
+    """zΔ for ε = 1 by pld."""
+    return _run(0).plan.noise_std(SENSITIVITY)
+
+
+def _plan(protocol: Protocol) -> PrivacyPlan:
+    examples = EXAMPLES[protocol.dataset]
+    return PrivacyPlan(examples=examples, batch_size=protocol.batch_size, epochs=float(protocol.epochs))
+
+
+def _distance(first: Outcome, second: Outcome) -> float:
+    squares = [(a - b).double().square().sum() for a, b in zip(first.weights, second.weights, strict=True)]
+    return torch.stack(squares).sum().sqrt().item()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure what each reading of the paper leads to.")
+    parser.add_argument("folder", nargs="?", type=Path, default=Path("reproduction"))
+    folder = Folder(parser.parse_args().folder)
+    torch.set_grad_enabled(False)
+    text = json.dumps(measure(folder), indent=1, ensure_ascii=False, allow_nan=False)
+    write_atomically(folder.path / FILE, (text + "\n").encode())
+
+
+if __name__ == "__main__":
+    main()

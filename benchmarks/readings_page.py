@@ -1,0 +1,188 @@
+"""What was measured of the six points, in words, for "How we read the paper"."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.children import ROOT
+from benchmarks.readings import FILE
+from dpvd.errors import DpvdError
+from dpvd.experiments import Folder
+from dpvd.privacy import round_up
+
+__all__ = ["PAGE", "WORDS", "filled_in", "load"]
+
+PAGE = ROOT / "docs" / "how-we-read-the-paper.md"
+BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(\n<!-- end -->)", re.DOTALL)
+SCHEDULES = {"printed": "as printed", "tuned": "tuned"}
+
+Measured = Mapping[str, Any]
+
+
+def load(folder: Folder) -> Measured | None:
+    """What ``python -m benchmarks.readings`` wrote; None if it has not been run."""
+    path = folder.path / FILE
+    if not path.exists():
+        return None
+    found: Measured = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def filled_in(page: str, measured: Measured) -> str:
+    """The page with every block between ``<!-- measured: x -->`` and ``<!-- end -->`` as the measurements have it.
+
+    Raises:
+        DpvdError: if a point has no block, or a block no measurement.
+    """
+    names = [match[1] for match in BLOCK.findall(page)]
+    if sorted(names) != sorted(WORDS):
+        raise DpvdError(f"blocks for {', '.join(sorted(WORDS))} are expected, each once; found {', '.join(names)}")
+    return BLOCK.sub(lambda block: f"{block[1]}\n{_wrapped(WORDS[block[2]](measured))}\n{block[3]}", page)
+
+
+def _scale(measured: Measured) -> str:
+    m = measured["scale"]
+    return (
+        f"*Measured.* σ = 2.97 is published for ε = 1 on DIGITS. On every weight in every step, that is noise of "
+        f"{m['noise']:.1f}, and of {m['after_all_steps']:.0f} after all {m['steps']:,} steps, on weights that begin at "
+        f"{m['initial_weight']:.2g}: {_percent(m['on_weights'])}, where guessing gives 10 %. The same noise on the sum "
+        f"gives {_percent(m['on_sum'])} at ε = {round_up(m['on_sum_epsilon'])} (by `pld`, two layers clipped), and the "
+        f"{m['for_one_noise']:.1f} that ε = 1 takes {_percent(m['for_one'])}. All with the printed learning rate, "
+        f"without KL term and dropout noise; {_runs(measured)}."
+    )
+
+
+def _carried(measured: Measured) -> str:
+    m = measured["carried"]
+    small, printed = m["small"], m["printed"]
+    return (
+        f"*Measured.* Without noise on the way, training on DIGITS and on DIGITS less one example, with the same "
+        f"batches, ends up to {m['distance']:.2g} apart ({m['neighbours']} examples tried; median "
+        f"{m['distance_median']:.2g}). If what is released carries the noise of one step, ζ = {small['noise']:.2g} for "
+        f"ε = 1 at the last of them, whoever knows the batches tells the two apart: no ε below "
+        f"{_large(small['epsilon'])} is true of it ({_percent(small['accuracy'])}). The printed noise of "
+        f"{printed['noise']:.1f}, added once, hides those pairs (ε = {round_up(printed['epsilon'])}), but "
+        f"nothing is left of the network ({_percent(printed['accuracy'])}), and ε = 1 cannot be promised "
+        "either: once one gradient has "
+        f"differed all later ones may, by up to {m['reach']:.0f} over the run, for which ε is "
+        f"{round_up(printed['epsilon_reach'])}."
+    )
+
+
+def _tied(measured: Measured) -> str:
+    rows = []
+    for name, words in SCHEDULES.items():
+        m, (rate, gamma) = measured["tied"][name], measured["about"]["schedules"][name]
+        rows.append(
+            (
+                f"{words}: η₀ = {rate:g}, γ = {gamma:g}",
+                f"{m['first']:.2g} to {m['last']:.2g}",
+                f"{m['together']:.2g}",
+                _pair(m["weights"], "{:.2g}"),
+                _pair([100 * share for share in m["noise_larger"]], "{:.2g} %"),
+                _percent(m["without"]),
+                _percent(m["sampled"]),
+            )
+        )
+    header = (
+        "learning rate",
+        "ζ, first to last step",
+        "noise of all steps",
+        "weights (root mean square)",
+        "weights below ζ",
+        "without dropout noise",
+        "with it",
+    )
+    return (
+        "*Measured* at ε = 1, weights of the first and of the second layer at the end, no KL term; "
+        f"{_runs(measured)}:\n\n{_table(header, rows)}"
+    )
+
+
+def _layers(measured: Measured) -> str:
+    rows = [(row["dataset"].upper(), f"{row['claimed']:g}", round_up(row["true"])) for row in measured["layers"]]
+    return (
+        "*Measured.* What noise calibrated for one clip (by `pld`, at the paper's lengths) is worth when two "
+        f"layers are clipped:\n\n{_table(('data', 'ε claimed', 'ε by `pld`'), rows)}"
+    )
+
+
+def _kl(measured: Measured) -> str:
+    rows = []
+    words = {"none": "left out", "outside": "outside the clip", "inside": "inside the clip"}
+    for name, schedule in SCHEDULES.items():
+        for kl, where in words.items():
+            m = measured["kl"][name][kl]
+            pull = "–" if kl == "none" else _pair(m["pull"], "{:.2g}")
+            rows.append((schedule, where, _percent(m["accuracy"]), pull, _pair(m["factor"], "{:.2f}")))
+    header = ("learning rate", "KL term", "accuracy", "norm of its gradient over N", "clip factor, mean")
+    return (
+        "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower bound; "
+        f"{_runs(measured)}:\n\n{_table(header, rows)}"
+    )
+
+
+def _schedule(measured: Measured) -> str:
+    m = measured["schedule"]
+    return (
+        f"*Measured* on DIGITS without privacy, in the paper's 100 epochs: {_percent(m['as-printed'])} as printed, "
+        f"{_percent(m['tuned'])} tuned, where the paper prints {100 * m['published']:.1f} %; "
+        f"{m['as-printed']['runs']} runs. With privacy: [Reproduction](reproduction.md)."
+    )
+
+
+WORDS: Mapping[str, Callable[[Measured], str]] = {
+    "scale": _scale,
+    "carried": _carried,
+    "tied": _tied,
+    "layers": _layers,
+    "kl": _kl,
+    "schedule": _schedule,
+}
+"""The text of each block."""
+
+
+def _percent(accuracy: Measured) -> str:
+    """
+    >>> _percent({"mean": 0.8512, "spread": 0.0123, "runs": 5})
+    '85.1 ± 1.2 %'
+    """
+    return f"{100 * accuracy['mean']:.1f} ± {100 * accuracy['spread']:.1f} %"
+
+
+def _large(epsilon: float) -> str:
+    """
+    >>> _large(123456.0)
+    '120,000'
+    """
+    digits = 10 ** max(0, len(str(int(epsilon))) - 2)
+    return f"{int(epsilon // digits * digits):,}"
+
+
+def _pair(values: Sequence[float], form: str) -> str:
+    return " and ".join(form.format(value) for value in values)
+
+
+def _runs(measured: Measured) -> str:
+    return f"mean and standard deviation of {measured['about']['seeds']} runs"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
+    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs broken as the rest of the page is; tables as they are."""
+    parts = text.split("\n\n")
+    return "\n\n".join(part if part.startswith("|") else "\n".join(_lines(part)) for part in parts)
+
+
+def _lines(paragraph: str) -> list[str]:
+    lines = [""]
+    for word in paragraph.split(" "):
+        if len(lines[-1]) + len(word) > 120:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    return lines
