@@ -127,7 +127,7 @@ def _schedule(measured: Measured) -> str:
     m = measured["schedule"]
     return (
         f"*Measured* on DIGITS without privacy, in the paper's 100 epochs: {_percent(m['as-printed'])} as printed, "
-        f"{_percent(m['tuned'])} tuned, where the paper prints {100 * m['published']:.1f} %; "
+        f"{_percent(m['tuned'])} tuned, where the paper prints {100 * m['published']:.2f} %; "
         f"{m['as-printed']['runs']} runs. With privacy: [Reproduction](reproduction.md)."
     )
 
