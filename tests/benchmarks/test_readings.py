@@ -8,6 +8,7 @@ import pytest
 from benchmarks.readings import _layers as layers
 from benchmarks.readings import measure
 from benchmarks.readings_page import PAGE, WORDS, filled_in, load
+from benchmarks.reproduction_page import FOLDER
 
 from dpvd.errors import DpvdError
 from dpvd.experiments import Folder
@@ -103,6 +104,13 @@ def test_what_was_measured_is_read_back(tmp_path: Path) -> None:
     assert load(Folder(tmp_path)) is None
     (tmp_path / "readings.json").write_text(json.dumps(made_up()))
     assert load(Folder(tmp_path)) == made_up()
+
+
+def test_the_page_has_what_was_measured() -> None:
+    """Whoever measures again runs ``python -m benchmarks.reproduction_page``."""
+    measured = load(FOLDER)
+    assert measured is not None
+    assert filled_in(page(), measured) == page()
 
 
 def test_without_a_reproduction_the_way_to_one_is_told(tmp_path: Path) -> None:
