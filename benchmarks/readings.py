@@ -157,6 +157,9 @@ def _kl(schedules: dict[str, tuple[float, float]]) -> dict[str, Any]:
                 "clipped": first.clipped,
                 "factor": first.factor,
             }
+    for kl in (KL.NONE, KL.OUTSIDE):
+        reading = Reading(*schedules["printed"], sum_noise=_noise_for(10.0), forward=True, kl=kl)
+        found.setdefault("ten", {})[str(kl)] = {"accuracy": _accuracy(reading), "pull": _outcome(reading, 0).pull}
     return found
 
 
@@ -175,8 +178,8 @@ def _schedule(folder: Folder) -> dict[str, Any]:
 
 
 @cache
-def _run(seed: int) -> PreparedRun:
-    return prepare(make_spec(DIGITS_100, "DPVD-PLD", Variant.AS_PRINTED, 1.0, seed), load("digits"))
+def _run(seed: int, epsilon: float = 1.0) -> PreparedRun:
+    return prepare(make_spec(DIGITS_100, "DPVD-PLD", Variant.AS_PRINTED, epsilon, seed), load("digits"))
 
 
 @cache
@@ -191,7 +194,11 @@ def _accuracy(reading: Reading) -> dict[str, Any]:
 
 def _noise_for_one() -> float:
     """zΔ for ε = 1 by pld."""
-    return _run(0).plan.noise_std(SENSITIVITY)
+    return _noise_for(1.0)
+
+
+def _noise_for(epsilon: float) -> float:
+    return _run(0, epsilon).plan.noise_std(SENSITIVITY)
 
 
 def _plan(protocol: Protocol) -> PrivacyPlan:

@@ -47,9 +47,9 @@ def _scale(measured: Measured) -> str:
         f"*Measured.* σ = 2.97 is published for ε = 1 on DIGITS. On every weight in every step, that is noise of "
         f"{m['noise']:.1f}, and of {m['after_all_steps']:.0f} after all {m['steps']:,} steps, on weights that begin at "
         f"{m['initial_weight']:.2g}: {_percent(m['on_weights'])}, where guessing gives 10 %. The same noise on the sum "
-        f"gives {_percent(m['on_sum'])} at ε = {round_up(m['on_sum_epsilon'])} (by `pld`, two layers clipped), and the "
-        f"{m['for_one_noise']:.1f} that ε = 1 takes {_percent(m['for_one'])}. All with the printed learning rate, "
-        f"without KL term and dropout noise; {_runs(measured)}."
+        f"gives {_percent(m['on_sum'])} at ε = {round_up(m['on_sum_epsilon'])} (by `pld`, two layers clipped); noise "
+        f"of {m['for_one_noise']:.1f}, which ε = 1 takes, gives {_percent(m['for_one'])}. All with the printed "
+        f"learning rate, without KL term and dropout noise; {_runs(measured)}."
     )
 
 
@@ -59,8 +59,8 @@ def _carried(measured: Measured) -> str:
     return (
         f"*Measured.* Without noise on the way, training on DIGITS and on DIGITS less one example, with the same "
         f"batches, ends up to {m['distance']:.2g} apart ({m['neighbours']} examples tried; median "
-        f"{m['distance_median']:.2g}). If what is released carries the noise of one step, ζ = {small['noise']:.2g} for "
-        f"ε = 1 at the last of them, whoever knows the batches tells the two apart: no ε below "
+        f"{m['distance_median']:.2g}). If what is released carries the noise of the last step alone, ζ = "
+        f"{small['noise']:.2g} at ε = 1, whoever knows the batches tells the two apart: no ε below "
         f"{_large(small['epsilon'])} is true of it ({_percent(small['accuracy'])}). The printed noise of "
         f"{printed['noise']:.1f}, added once, hides those pairs (ε = {round_up(printed['epsilon'])}), but "
         f"nothing is left of the network ({_percent(printed['accuracy'])}), and ε = 1 cannot be promised "
@@ -109,17 +109,20 @@ def _layers(measured: Measured) -> str:
 
 
 def _kl(measured: Measured) -> str:
-    rows = []
+    rows, ten = [], measured["kl"]["ten"]
     words = {"none": "left out", "outside": "outside the clip", "inside": "inside the clip"}
     for name, schedule in SCHEDULES.items():
         for kl, where in words.items():
             m = measured["kl"][name][kl]
-            pull = "–" if kl == "none" else _pair(m["pull"], "{:.2g}")
+            pull = "–" if kl == "none" else _pair(m["pull"], "{:.3g}")
             rows.append((schedule, where, _percent(m["accuracy"]), pull, _pair(m["factor"], "{:.2f}")))
     header = ("learning rate", "KL term", "accuracy", "norm of its gradient over N", "clip factor, mean")
     return (
         "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower bound; "
-        f"{_runs(measured)}:\n\n{_table(header, rows)}"
+        f"{_runs(measured)}:\n\n{_table(header, rows)}\n\n"
+        f"At ε = 10 with the printed learning rate: {_percent(ten['none']['accuracy'])} without the term, "
+        f"{_percent(ten['outside']['accuracy'])} with it, outside the clip, where the norm of its gradient over N is "
+        f"{_pair(ten['outside']['pull'], '{:.3g}')}."
     )
 
 
