@@ -1,7 +1,7 @@
 """Tables, figures and the page of a reproduction: pure functions of its records."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -75,23 +75,24 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
     for table in artefacts.tables:
         for suffix, text in WRITERS.items():
             write_atomically(folder.path / "tables" / f"{table.name}{suffix}", text(table).encode())
+    pictures = {drawing.name: svg_bytes(drawing.figure) for drawing in artefacts.drawings}
     for drawing in artefacts.drawings:
-        for suffix, content in ((".png", png_bytes(drawing.figure)), (".svg", svg_bytes(drawing.figure))):
+        for suffix, content in ((".png", png_bytes(drawing.figure)), (".svg", pictures[drawing.name])):
             write_atomically(folder.path / "figures" / f"{drawing.name}{suffix}", content)
     page = folder.path / PAGE
-    write_atomically(page, _page(artefacts).encode())
+    write_atomically(page, _page(artefacts, pictures).encode())
     return page
 
 
-def _page(artefacts: Artefacts) -> str:
+def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
     templates = ChoiceLoader([PackageLoader(package, "") for package in ("dpvd.experiments", "dpvd.report")])
     environment = Environment(
         loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    pictures = [(d, inline_svg(svg_bytes(d.figure), d.name, f"{d.title}. {d.caption}")) for d in artefacts.drawings]
+    drawn = [(d, inline_svg(pictures[d.name], d.name, f"{d.title}. {d.caption}")) for d in artefacts.drawings]
     return environment.get_template("reproduction.html").render(
         tables=artefacts.tables,
-        drawings=pictures,
+        drawings=drawn,
         protocols=artefacts.protocols,
         runs=artefacts.runs,
         verdicts=[str(verdict) for verdict in Verdict],

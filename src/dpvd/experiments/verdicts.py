@@ -112,10 +112,12 @@ def _reaches(ours: Summary | None, published: float) -> Finding:
     error = ours.error_with_test_set
     if error is None:
         return Finding(Verdict.OPEN, ours.words(), "one run has no spread")
-    gap = 100 * (ours.mean - published)
+    gap = ours.mean - published
     held = ours.mean >= published - ERRORS * error
     return Finding(
-        Verdict.HOLDS if held else Verdict.FAILS, ours.words(), f"{gap:+.1f} points, standard error {100 * error:.1f}"
+        Verdict.HOLDS if held else Verdict.FAILS,
+        ours.words(),
+        f"{_points(gap)} points, standard error {100 * error:.1f}",
     )
 
 
@@ -163,11 +165,11 @@ def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> 
     known = [gap for gap in gaps if gap is not None]
     if len(known) < len(BUDGETS):
         return _not_run()
-    figure = ", ".join(f"{100 * gap:+.1f} at {budget:g}" for budget, (gap, _) in zip(BUDGETS, known, strict=True))
+    figure = ", ".join(f"{_points(gap)} at {budget:g}" for budget, (gap, _) in zip(BUDGETS, known, strict=True))
     (low, low_error), others = known[-1], known[:-1]
-    gain = _verdict(f"{100 * low:+.1f} at the lowest", low, low_error)
+    gain = _verdict(f"{_points(low)} at the lowest", low, low_error)
     wider = [
-        _verdict(f"{100 * (low - gap):+.1f} more than at {budget:g}", low - gap, math.hypot(low_error, error))
+        _verdict(f"{_points(low - gap)} more than at {budget:g}", low - gap, math.hypot(low_error, error))
         for budget, (gap, error) in zip(BUDGETS, others, strict=False)
     ]
     finding = _all([gain, *wider])
@@ -261,8 +263,8 @@ def _compare(words: str, better: Summary | None, worse: Summary | None) -> Findi
         return _not_run()
     gap = _gap(better, worse)
     if gap is None:
-        return Finding(Verdict.OPEN, f"{words}: {100 * (better.mean - worse.mean):+.1f}", "one run has no spread")
-    return _verdict(f"{words}: {100 * gap[0]:+.1f}", *gap)
+        return Finding(Verdict.OPEN, f"{words}: {_points(better.mean - worse.mean)}", "one run has no spread")
+    return _verdict(f"{words}: {_points(gap[0])}", *gap)
 
 
 def _gap(first: Summary | None, second: Summary | None) -> tuple[float, float] | None:
@@ -291,6 +293,16 @@ def _all(findings: Iterable[Finding]) -> Finding:
 
 def _joined(words: Iterable[Any]) -> str:
     return "; ".join(dict.fromkeys(word for word in words if word))
+
+
+def _points(share: float) -> str:
+    """A difference of accuracies in points, with its sign; one that rounds to zero has none.
+
+    >>> _points(0.0123), _points(-0.0004)
+    ('+1.2', '0.0')
+    """
+    rounded = round(100 * share, 1)
+    return f"{rounded:+.1f}" if rounded else "0.0"
 
 
 def _listed(points: dict[float, Summary]) -> str:
