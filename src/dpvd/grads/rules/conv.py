@@ -5,7 +5,6 @@ every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A
 the roles of input and output swapped.
 """
 
-from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +81,6 @@ def _log_variance_term(layer: Any, parameter: Tensor, call: "Call", grad: Tensor
 
 def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
     """The gradient of the weight (times ``scale``, of its shape) for input x [B, in, *] and arriving [B, out, *]."""
-    scale = None if scale is None else scale.flatten(1)
     if scale is None and gram_is_cheaper(_outer(layer, x[:1], grad[:1])):
         return _outer(layer, x, grad)
     # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the cache.
@@ -91,11 +89,11 @@ def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = Non
     for start in range(0, count, size):
         part = slice(start, start + size)
         term, found = _outer(layer, x[part], grad[part]), gradients[part]
-        if scale is None and layer.groups == 1:
+        if layer.groups == 1:
             torch.bmm(term.left.mT, term.right, out=found.view(*found.shape[:2], -1))
         else:
-            found.copy_(materialised(replace(term, scale=scale)).view_as(found))
-    return Direct(gradients)
+            found.copy_(materialised(term).view_as(found))
+    return Direct(gradients, scale)
 
 
 def _outer(layer: Any, x: Tensor, grad: Tensor) -> Outer:

@@ -49,22 +49,35 @@ def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Ter
     kept = {} if layer.kept is None else layer.blocks(layer.kept.to(layer.weight.dtype))
     terms = _weight_terms(factors, kept)
     if layer.learned and call.draws:
-        parts = [
-            _scale_gradient(layer.rates, noise, one.slopes[side], *factors[f"weight_{side}_{one.end}"])
-            for one in call.memory
-            for side, noise in (("ih", one.weights.noise_ih), ("hh", one.weights.noise_hh))
-        ]
-        together = torch.cat(parts, -1)
-        terms["log_sigma2"] = [Direct(together.sum(1) if layer.rates is Rates.LAYER else together)]
+        terms["log_sigma2"] = [_scale_term(layer, call, factors)]
     return terms
 
 
-def _scale_gradient(rates: Rates, noise: Noise, slope: Tensor, delta: Tensor, value: Tensor) -> Tensor:
-    """[B, gates, in] or, where gates share σ, [B, in]: σ² ∘ Σ_t u_t ⊗ x_t²."""
-    u, squares = variance_gradient(delta, noise.draw.unsqueeze(1), slope.transpose(0, 1)), value.square()
-    if rates is Rates.WEIGHT:
-        return (u.mT @ squares).mul_(noise.variance)
-    return ((u @ noise.variance) * squares).sum(1)
+def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direct:
+    """σ² ∘ Σ_t u_t ⊗ x_t² of all matrices side by side, summed where σ is shared."""
+    parts = {
+        f"weight_{side}_{one.end}": (noise, one.slopes[side])
+        for one in call.memory
+        for side, noise in (("ih", one.weights.noise_ih), ("hh", one.weights.noise_hh))
+    }
+    if layer.rates is Rates.WEIGHT:
+        count = len(next(iter(factors.values()))[0])
+        values = layer.log_sigma2.new_empty(count, *layer.log_sigma2.shape)
+        for name, block in layer.blocks(values).items():
+            u, squares = _variance_factors(*parts[name], *factors[name])
+            torch.bmm(u.mT, squares, out=block)
+        return Direct(values, layer.weight_variance())
+    shared = []
+    for name, (noise, slope) in parts.items():
+        u, squares = _variance_factors(noise, slope, *factors[name])
+        shared.append(((u @ noise.variance) * squares).sum(1))
+    per_input = torch.cat(shared, -1)
+    return Direct(per_input.sum(1) if layer.rates is Rates.LAYER else per_input)
+
+
+def _variance_factors(noise: Noise, slope: Tensor, delta: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """u_t [B, T, gates] and x_t² [B, T, in]."""
+    return variance_gradient(delta, noise.draw.unsqueeze(1), slope.transpose(0, 1)), value.square()
 
 
 def _factors(passes: list[Pass], grads: tuple[Tensor | None, ...]) -> Factors:
