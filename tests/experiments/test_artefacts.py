@@ -16,6 +16,7 @@ from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, Protocol
 from dpvd.experiments.results import Results
 from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown, table1
 from dpvd.experiments.tuning import Trial
+from dpvd.report import png_bytes, svg_bytes
 from tests.experiments.small import TINY, made_up
 
 CHOSEN = {TuningCell("tiny", "DPVD-zCDP", 1.0): (0.3, 0.5)}
@@ -121,6 +122,15 @@ def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:
     assert len(made) > 20
     for path in made:
         assert (tmp_path / path).read_bytes() == (written / path).read_bytes(), path
+
+
+def test_a_figure_is_the_same_however_often_it_was_drawn() -> None:
+    specs = cell_specs(DIGITS_100, "NP", Variant.AS_PRINTED, None, {}, 2)
+    drawings = draw_all(Results([made_up(spec, 0.5) for spec in specs], {}), load_claims(), [DIGITS_100])
+    for drawing in drawings:
+        first = svg_bytes(drawing.figure)
+        png_bytes(drawing.figure)
+        assert svg_bytes(drawing.figure) == first, drawing.name
 
 
 def test_published_values_are_inside_their_panel() -> None:

@@ -86,7 +86,12 @@ def draw_all(results: Results, claims: Claims, protocols: Sequence[Protocol]) ->
             drawn += [_curves(results, claims, protocol, number)]
             drawn += [_sweeps(results, protocol)]
         drawn += [_noise(claims, protocols), _comparison(results, claims, protocols)]
-    return sorted((drawing for drawing in drawn if drawing is not None), key=lambda drawing: drawing.name)
+        found = sorted((drawing for drawing in drawn if drawing is not None), key=lambda drawing: drawing.name)
+        for drawing in found:
+            # Lay it out once: every later drawing would move things by a last digit, and change the file.
+            drawing.figure.draw_without_rendering()
+            drawing.figure.set_layout_engine("none")
+    return found
 
 
 def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -> Drawing | None:
