@@ -14,6 +14,7 @@ __all__ = ["LABELS", "growth_curves", "ratio_bars"]
 
 LABELS = {
     "plain-channels-last": "plain, channels_last",
+    "by-hand": "DP-SGD written out by hand",
     "dpsgd": "dpvd: DP-SGD",
     "dpvd": "dpvd: Algorithm 1",
     "sparse": "sparse VD, not private",
@@ -25,7 +26,7 @@ LABELS = {
 }
 """Systems in the order in which they are drawn, and their names there."""
 
-_ORDINARY, _OURS = ("plain-channels-last", "sparse"), ("dpsgd", "dpvd", "sparse-private")
+_ORDINARY, _OURS = ("plain-channels-last", "by-hand", "sparse"), ("dpsgd", "dpvd", "sparse-private")
 _ROW, _PANEL = 0.27, 0.75  # inches: a bar, and what a panel needs beside its bars
 _LOWEST, _ROOM = 0.3, 2.6  # left end of the axis; room on its right for numbers, as a factor
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from benchmarks.by_hand import by_hand, is_written_out
 from benchmarks.plain import LEARNING_RATE, plain, plain_channels_last
 from benchmarks.workloads import Step, Workload
 from dpvd.grads import Clipping
@@ -53,6 +54,7 @@ def sparse_private(work: Workload) -> Step:
 SYSTEMS: dict[str, Callable[[Workload], Step]] = {
     "plain": plain,
     "plain-channels-last": plain_channels_last,
+    "by-hand": by_hand,
     "dpsgd": dpsgd,
     "dpvd": dpvd,
     "sparse": sparse,
@@ -61,7 +63,9 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 
 def applies(system: str, work: Workload) -> bool:
-    """Whether a system says anything on a workload: the order of channels needs images."""
+    """Whether a system says anything on a workload: the order of channels needs images, our own hand one network."""
+    if system == "by-hand":
+        return is_written_out(work)
     return system != "plain-channels-last" or len(work.shape) == 3
 
 

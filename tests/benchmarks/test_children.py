@@ -34,7 +34,7 @@ def test_a_run_of_a_workload_has_all_figures() -> None:
     assert found["batch"] == 4
     assert found["parameters"] == 17 * 8 + 9 * 10
     assert found["variational"] == "converted to AdditiveLinear: 0, 2; left as they are: none"
-    assert set(found["systems"]) == {"plain", "dpsgd", "dpvd", "sparse", "sparse-private"}
+    assert set(found["systems"]) == {"plain", "by-hand", "dpsgd", "dpvd", "sparse", "sparse-private"}
     assert found["systems"]["plain"]["ratio"] == 1
     assert found["systems"]["sparse"]["ratio_to"] == {"sparse": 1}
     for entry in found["systems"].values():
