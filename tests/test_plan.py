@@ -2,6 +2,7 @@
 
 import json
 import math
+import threading
 from dataclasses import replace
 
 import numpy as np
@@ -18,11 +19,11 @@ from tests.mechanisms.statistics import ALARM, fixed_size_p_value, poisson_p_val
 EXAMPLES = 60
 
 
-def drawn(plan: PrivacyPlan) -> np.ndarray:
+def drawn(plan: PrivacyPlan, **options: bool) -> np.ndarray:
     """[steps, examples]: who took part in each of the plan's batches, as seen from the data alone."""
     rows = torch.arange(plan.examples)
     taken = np.zeros((plan.steps, plan.examples), dtype=bool)
-    for step, (batch,) in enumerate(plan.batches((rows,))):
+    for step, (batch,) in enumerate(plan.batches((rows,), **options)):
         taken[step, batch.numpy()] = True
     return taken
 
@@ -68,6 +69,42 @@ def test_batches_of_memory_mapped_bytes_are_those_of_memory_and_stay_bytes(tmp_p
     assert all(torch.equal(a, b) for (a,), (b,) in zip(from_file, from_memory, strict=True))
     assert {x.dtype for (x,) in from_file} == {torch.uint8}
     assert len({len(x) for (x,) in from_file}) > 1
+
+
+def test_prefetched_batches_are_what_the_account_assumes():
+    plan = PrivacyPlan(EXAMPLES, 15, steps=3000, noise_multiplier=1.0)
+    assert poisson_p_value(drawn(plan, prefetch=True), plan.sampling_prob) > ALARM
+
+
+def test_prefetching_reads_one_batch_ahead_and_none_of_a_seeded_stream():
+    read: list[int] = []
+
+    class Watched(torch.Tensor):
+        def index_select(self, *args):  # how rows are gathered
+            read.append(threading.get_ident())
+            return torch.Tensor.index_select(self.as_subclass(torch.Tensor), *args)
+
+    rows = torch.arange(EXAMPLES).as_subclass(Watched)
+    plan = PrivacyPlan(EXAMPLES, 15, steps=5, noise_multiplier=1.0)
+    batches = plan.batches((rows,), prefetch=True)
+    next(batches)
+    batches.close()
+    assert len(read) == 2
+    assert threading.get_ident() not in read
+    read.clear()
+    seeded, bits = replace(plan, noise="seeded", seed=1), SeededBits(1, "sampling")
+    batches = seeded.batches((rows,), bits=bits, prefetch=True)
+    next(batches)
+    assert read == [threading.get_ident()]
+    in_step = SeededBits(1, "sampling")
+    next(seeded.batches((rows,), bits=in_step))
+    assert bits.position == in_step.position
+
+
+def test_what_goes_wrong_while_prefetching_is_raised():
+    plan = PrivacyPlan(EXAMPLES, 15, steps=5, noise_multiplier=1.0)
+    with pytest.raises(IndexError):
+        list(plan.batches((torch.arange(EXAMPLES), torch.arange(3)), prefetch=True))
 
 
 def test_batches_are_brought_to_the_device_that_is_asked_for():

@@ -4,7 +4,7 @@ The engine executes the plan and the accountant reads the same plan, so they can
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import Any
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import Clipping, ClippingMode
-from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits
+from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits, ahead
 from dpvd.privacy import (
     AccountantName,
     Guarantee,
@@ -142,6 +142,7 @@ class PrivacyPlan:
         bits: BitSource | None = None,
         start: int = 0,
         device: torch.device | str | None = None,
+        prefetch: bool = False,
     ) -> Iterator[tuple[Tensor, ...]]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
@@ -153,12 +154,18 @@ class PrivacyPlan:
             bits: where the draw comes from; the plan's own stream if not given.
             start: how many steps have been taken already.
             device: where batches are wanted; where the data is, if not given.
+            prefetch: read each batch in the background while the one before it is used. It pays where reading takes
+                time: files that do not fit into memory, another device. A seeded stream is read in step all the same:
+                its position, from which a resumed run goes on, is that of the steps taken.
         """
-        stream = self.bits("sampling") if bits is None else bits
-        sampler = self.sampler
-        for _ in range(start, self.steps):
-            rows = sampler.draw(len(data[0]), stream)
-            yield tuple(_gather(tensor, rows, device) for tensor in data)
+        stream, sampler = self.bits("sampling") if bits is None else bits, self.sampler
+
+        def read() -> Generator[tuple[Tensor, ...], None, None]:
+            for _ in range(start, self.steps):
+                rows = sampler.draw(len(data[0]), stream)
+                yield tuple(_gather(tensor, rows, device) for tensor in data)
+
+        return ahead(read()) if prefetch and not isinstance(stream, SeededBits) else read()
 
     # What the accountant reads.
 

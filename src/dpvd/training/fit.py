@@ -69,6 +69,7 @@ def fit(
     generator: torch.Generator | None = None,
     on_step: Callable[[Progress], None] | None = None,
     micro_batch: int | None = None,
+    prefetch: bool = False,
 ) -> FitResult:
     """Train a model under a plan.
 
@@ -95,6 +96,7 @@ def fit(
         generator: where the layers' noise comes from (it does not protect anything, so it may be seeded).
         on_step: called after every step.
         micro_batch: at most this many examples go through the model at once, to limit memory; see ``PrivateStep``.
+        prefetch: read batches in the background; see ``PrivacyPlan.batches``.
 
     Raises:
         DpvdError: if the data does not fit the plan, the folder holds another run, or its files are damaged.
@@ -107,7 +109,8 @@ def fit(
     started = time.monotonic()
     model.train()
     try:
-        for batch in plan.batches(data, bits=run.sampling, start=run.step.position, device=run.device):
+        position, device = run.step.position, run.device
+        for batch in plan.batches(data, bits=run.sampling, start=position, device=device, prefetch=prefetch):
             run.take(batch)
             if run.step.position in budget:
                 run.evaluate(evaluate, budget[run.step.position])
