@@ -6,12 +6,15 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.compression import Images, Log, Protocol, Run, error, results, shrink, summary, train, train_dense
+from benchmarks.lenets import NETWORKS, Images, Protocol
+from benchmarks.sparse_log import Log, Run
+from benchmarks.sparse_training import error, results, shrink, summary, train, train_dense
 from torch import nn
 
 import dpvd.nn as dn
+from benchmarks import compression
 
-PROTOCOL = Protocol(1, 3, 1.0, (1, 2), batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0)
+PROTOCOL = Protocol(1, 3, 1.0, 2, shrinks_per_epoch=2, batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0)
 
 
 def network() -> nn.Sequential:
@@ -78,11 +81,51 @@ def test_results_count_from_the_weights_at_first(data: Images, tmp_path: Path) -
     assert [path.name for path in tmp_path.iterdir()] == ["run.json"]
 
 
-def test_a_network_that_lost_everything_has_infinite_compression(data: Images) -> None:
+def test_shrinking_ends_when_it_is_enough(data: Images) -> None:
+    run = train_dense(network, dataclasses.replace(PROTOCOL, enough=2.0), data, seed=0)
+    with torch.no_grad():
+        run.model[0].log_sigma2[1:] = 10.0  # a channel of four is left
+    shrink(run, dataclasses.replace(PROTOCOL, enough=2.0))
+    assert not run.shrinking
+    model = run.model
+    shrink(run, PROTOCOL)
+    assert run.model is model
+
+
+def test_shrinking_ends_when_its_epochs_are_over(data: Images) -> None:
+    run = train_dense(network, PROTOCOL, data, seed=0)
+    run.history = [{}, {}]
+    model = run.model
+    shrink(run, PROTOCOL)
+    assert run.model is model
+
+
+def test_the_log_of_a_network_that_lost_everything_is_strict_json(data: Images, tmp_path: Path) -> None:
     run = train_dense(network, dataclasses.replace(PROTOCOL, dense_epochs=0), data, seed=0)
     with torch.no_grad():
         for layer in (run.model[0], run.model[4]):
             layer.log_sigma2.fill_(30.0)
     result = results(run, data)
-    assert result["compression"] == float("inf")
+    assert result["compression"] is None
     assert result["non_zero"] == [0, 0]
+    assert "no weight left" in summary(result)
+    log = Log(tmp_path / "run.json", {})
+    log.keep(run)
+    log.finish(run, result)
+    assert json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)["result"]["compression"] is None
+
+
+def test_the_command_trains_and_writes_a_log(
+    data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(NETWORKS, "lenet-5", (network, PROTOCOL))
+    test = Images(data.x[:32], data.y[:32])
+    monkeypatch.setattr(compression, "images", lambda *options: (data, None, test))
+    path = tmp_path / "run.json"
+    monkeypatch.setattr("sys.argv", ["compression", "lenet-5", "--seed", "1", "--all-images", "--log", str(path)])
+    compression.main()
+    written = json.loads(path.read_text())
+    assert (written["network"], written["seed"], len(written["history"])) == ("lenet-5", 1, 3)
+    assert written["protocol"]["batch_size"] == 16
+    assert f"after pruning {written['result']['error_after']:.2%}" in capsys.readouterr().out
+    assert written["result"]["error_after"] * 32 == pytest.approx(round(written["result"]["error_after"] * 32))
