@@ -129,3 +129,9 @@ def test_the_command_trains_and_writes_a_log(
     assert written["protocol"]["batch_size"] == 16
     assert f"after pruning {written['result']['error_after']:.2%}" in capsys.readouterr().out
     assert written["result"]["error_after"] * 32 == pytest.approx(round(written["result"]["error_after"] * 32))
+
+
+def test_a_log_refuses_infinities(data: Images, tmp_path: Path) -> None:
+    run = train_dense(network, PROTOCOL, data, seed=0)
+    with pytest.raises(ValueError, match="JSON"):
+        Log(tmp_path / "run.json", {}).finish(run, {"compression": float("inf")})
