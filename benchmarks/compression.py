@@ -8,9 +8,8 @@ A dense network is trained for a short time, made variational, and trained on wi
 from 0 to 1. Now and then, and at the end, weights with log α of at least 3 are pruned and the units they leave without
 use removed, so that the remaining epochs cost less. Compression is weights at first / weights left, without biases.
 
-Of the 60,000 training images 55,000 are trained on; the error on the other 5,000 is shown after every epoch, and by it
-the protocols were chosen, with ``--tune``, which leaves the test images alone. Otherwise they are read once, at the
-end. With ``--all-images`` nothing is held out.
+Of the 60,000 training images 55,000 are trained on; the error on the other 5,000 is shown after every epoch. With
+``--all-images`` nothing is held out. The test images are read once, at the end, and with ``--tune`` not at all.
 
 With ``--log`` every epoch is written to a file, and a run that was stopped goes on from its last epoch.
 """
