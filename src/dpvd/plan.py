@@ -15,7 +15,8 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import Clipping, ClippingMode
-from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits, ahead
+from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits
+from dpvd.mechanisms.ahead import ahead
 from dpvd.privacy import (
     AccountantName,
     Guarantee,

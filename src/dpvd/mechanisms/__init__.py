@@ -1,6 +1,5 @@
 """Random bits, Gaussian noise and samplers: all the randomness that protects data."""
 
-from dpvd.mechanisms.ahead import ahead
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
 from dpvd.mechanisms.noise import add_gaussian, fill_normal, standard_normal
 from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
@@ -13,7 +12,6 @@ __all__ = [
     "SeededBits",
     "SystemBits",
     "add_gaussian",
-    "ahead",
     "fill_normal",
     "standard_normal",
 ]
