@@ -42,6 +42,16 @@ def test_private_sizes(examples, batch_size, steps):
     assert default_clipping().mode is ClippingMode.AUTOMATIC
 
 
+def test_convolutions_take_more_and_smaller_private_steps():
+    rule = convolutional_rule()
+    assert default_steps(60_000, 2048, rule, private=True) == 2405
+    few, many = (
+        PrivacyPlan(60_000, 2048, steps=t, clipping=default_clipping()).calibrate(3.0, 1e-5) for t in (309, 2405)
+    )
+    rates = [private_recipe(plan, rule).learning_rate for plan in (few, many)]
+    assert rates == [pytest.approx(1.57, abs=0.01), pytest.approx(0.26, abs=0.01)]
+
+
 @pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 128, 1000), (60_000, 128, 4688), (5, 5, 1000)])
 def test_ordinary_sizes(examples, batch_size, steps):
     assert default_batch_size(examples, private=False) == batch_size
