@@ -82,9 +82,10 @@ FAULTS = [
         "noise after the sum",
         STEP,
         {
-            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, pulls)\n": "",
+            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, "
+            "self._kl_pulls())\n": "",
             "        self.update.add(first)\n": "        begin = self.update.begin\n"
-            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian, pulls)\n"
+            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian, self._kl_pulls())\n"
             "        self.update.add(first)\n"
             "        begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, {})\n",
         },
@@ -103,9 +104,9 @@ FAULTS = [
         "shuffled batches under a Poisson account",
         PLAN,
         {
-            "        sampler = self.sampler\n": "        import torch\n        order = []\n",
-            "rows = sampler.draw(len(data[0]), stream)": "order = order or list("
-            "torch.randperm(len(data[0])).split(self.batch_size))\n            rows = order.pop()",
+            "        def read() ->": "        order = []\n\n        def read() ->",
+            "rows = sampler.draw(len(data[0]), stream)": "order[:] = order or "
+            "torch.randperm(len(data[0])).split(self.batch_size)\n                rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),
@@ -124,8 +125,9 @@ FAULTS = [
         "one weight draw shared by the batch",
         "nn/families.py",
         {
-            "add_noise_(mean, self.output_variance(x)) if": "mean + self.linear_map("
-            "x, self.weight_variance().sqrt() * draw(self.weight.shape, x), None) if"
+            "        return add_noise_(*self.output_moments(x))\n": "        deviations = self.weight_variance().sqrt()\n"
+            "        shared = self.mean_weight() + deviations * draw(self.weight.shape, x)\n"
+            "        return self.linear_map(x, shared, self.bias)\n"
         },
         "tests/nn/test_layers.py::test_equal_rows_get_different_noise_and_no_row_sees_another",
     ),

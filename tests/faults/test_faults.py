@@ -40,7 +40,7 @@ def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:
     ("before", "after", "message"),
     [
         ("import math\n", "import math, nowhere_to_be_found\n", "cannot be imported"),
-        ("        sampler = self.sampler\n", "        sampler = no_such_name\n", "broke off instead of failing"),
+        ("rows = sampler.draw(", "rows = no_such_name.draw(", "broke off instead of failing"),
     ],
 )
 def test_a_broken_package_does_not_count_as_caught(before: str, after: str, message: str, copy: Path) -> None:
