@@ -125,8 +125,8 @@ FAULTS = [
         "one weight draw shared by the batch",
         "nn/families.py",
         {
-            "        return add_noise_(*self.output_moments(x))\n": "        deviations = self.weight_variance().sqrt()\n"
-            "        shared = self.mean_weight() + deviations * draw(self.weight.shape, x)\n"
+            "        return add_noise_(*self.output_moments(x))\n": "        scale = self.weight_variance().sqrt()\n"
+            "        shared = self.mean_weight() + scale * draw(self.weight.shape, x)\n"
             "        return self.linear_map(x, shared, self.bias)\n"
         },
         "tests/nn/test_layers.py::test_equal_rows_get_different_noise_and_no_row_sees_another",
