@@ -69,7 +69,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], Protocol]] = {
         lenet_300_100,
         Protocol(8, 60, 6.0, 45, shrinks_per_epoch=1 / 3, enough=58.0, batch_size=250, learning_rate=2e-3),
     ),
-    "lenet-5": (lenet_5, Protocol(2, 16, 0.5, 12, shrinks_per_epoch=2, enough=215.0, batch_size=50)),
+    "lenet-5": (lenet_5, Protocol(4, 40, 3.0, 30, enough=195.0)),
 }
 
 

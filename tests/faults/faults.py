@@ -161,6 +161,18 @@ FAULTS = [
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
+        "norms believed although a factor's square vanished",
+        "grads/assemble.py",
+        {"[losses.abs(), *products.sizes]": "[losses.abs()]"},
+        "tests/grads/test_extremes.py::test_squares_that_vanish_do_not_hide_a_gradient[18-Linear]",
+    ),
+    Fault(
+        "repeated rows of a table taken for as short as their sum",
+        "grads/factors.py",
+        {"return _rounded_up(total, magnitude, self.index.shape[1])": "return total"},
+        "tests/grads/test_extremes.py::test_repeated_rows_that_cancel_do_not_take_the_noise_along[1e+30]",
+    ),
+    Fault(
         "biases not scaled by the clip factor",
         "grads/clipped.py",
         {

@@ -56,6 +56,23 @@ def test_noise_is_drawn_for_each_example_in_slices_too(layer, engine, generator)
     assert_same(sliced, whole)
 
 
+@pytest.mark.parametrize("size", [4, 64, 100, 300])
+def test_slices_give_the_same_bits_where_torch_does(size, generator):
+    model = torch.nn.Sequential(torch.nn.Linear(78, 100), torch.nn.ReLU(), torch.nn.Linear(100, 10)).double()
+    x, y = torch.rand(600, 78, generator=generator).double(), torch.randint(10, (600,), generator=generator)
+    weight, total = model[0].weight.detach(), torch.zeros(100, 78).double()
+    apart = torch.cat([rows @ weight.T for rows in x.split(size)])
+    for left, right in zip(apart.split(size), x.split(size), strict=True):
+        total.addmm_(left.T, right)
+    if not (torch.equal(apart, x @ weight.T) and torch.equal(total, torch.zeros_like(total).addmm_(apart.T, x))):
+        pytest.skip("torch's own products depend on how many rows there are")
+    whole, sliced = (
+        clipped_grad(model, cross_entropy, (x, y), clipping=Clipping(), engine="factored", micro_batch=limit)
+        for limit in (None, size)
+    )
+    assert all(torch.equal(sliced.grads[name], grad) for name, grad in whole.grads.items())
+
+
 def test_the_same_slicing_repeats_bit_for_bit(generator):
     model, batch = two_layers(LAYERS["additive per weight"]), make_batch(10, generator)
     results = []

@@ -14,7 +14,7 @@ cheaper. Looked-up rows of a table touch so few of its entries that they are kep
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import cache, reduce
 from itertools import combinations
 from typing import Protocol
 
@@ -31,6 +31,7 @@ __all__ = [
     "Products",
     "Term",
     "gram_is_cheaper",
+    "largest_size",
     "materialised",
     "prepare",
 ]
@@ -114,19 +115,25 @@ class PerExample(Protocol):
 
 
 class Products:
-    """Inner products of factors, computed once for each factor: parameters of one layer have theirs in common."""
+    """Inner products of factors, computed once for each factor: parameters of one layer have theirs in common.
+
+    Attributes:
+        sizes: [B] each: squared norms of all that norms and sums are made from. A norm that is finite says little of
+            them: 10⁻²⁵ squared is 0, whatever it is multiplied by. See :func:`largest_size`.
+    """
 
     def __init__(self) -> None:
         # By id and kind. The factor is kept too, so that its id stays its own.
         self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        self.sizes: list[Tensor] = []
 
-    def squares(self, rows: Tensor, scale: Tensor | None = None) -> Tensor:
-        """[B]: Σ_j (s_j x_ij)² of the rows of a matrix [B, d] and a scale [d], or 1 in its place."""
-        if scale is not None:  # of learned scales: no two parameters have it in common
-            return row_squares(rows, scale)
+    def squares(self, rows: Tensor) -> Tensor:
+        """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
         key = id(rows), 0
         if key not in self._known:
-            self._known[key] = rows, row_squares(rows)
+            found = row_squares(rows)
+            self._known[key] = rows, found
+            self.sizes.append(found)
         return self._known[key][1]
 
     def gram(self, factor: Tensor, groups: int) -> Tensor:
@@ -134,8 +141,21 @@ class Products:
         key = id(factor), groups
         if key not in self._known:
             blocks = _blocks(factor, groups)
-            self._known[key] = factor, _product(blocks, blocks.mT, GRAM_PIECE)
+            found = _product(blocks, blocks.mT, GRAM_PIECE)
+            self._known[key] = factor, found
+            self.sizes.append(found.diagonal(dim1=2, dim2=3).sum((1, 2)))
         return self._known[key][1]
+
+
+@cache
+def largest_size(dtype: torch.dtype) -> float:
+    """The largest squared norm of a factor, or of an unscaled gradient, at which norms hold: 7e30 in float32.
+
+    A square below the smallest number of its type is rounded to 0, and the error is multiplied by the other factor's
+    square, up to this; a scale that makes a gradient small is applied after examples have been added up, which must not
+    overflow before. Both errors are below 10⁻¹⁰, and nothing that learns comes near: an example beyond is left out.
+    """
+    return float(torch.finfo(dtype).max ** 0.8)
 
 
 def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collection[int] = frozenset()) -> PerExample:
@@ -192,6 +212,7 @@ class Factored:
         if len(self.terms) == 1 and self.terms[0].scale is None:
             (term,) = self.terms
             return products.squares(term.left) * products.squares(term.right)
+        products.sizes += [products.squares(term.left) * products.squares(term.right) for term in self.terms]
         squares = [_inner(term, term) for term in self.terms]
         total = _add(squares)
         for first, second in combinations(self.terms, 2):
@@ -255,7 +276,11 @@ class Rows:
         seen, place = torch.unique(example * self.rows + self.index, return_inverse=True)
         per_row = self.values.new_zeros(len(seen), self.values.shape[2])
         per_row.index_add_(0, place.flatten(), self.values.flatten(0, 1))
-        return per_row.new_zeros(count).index_add_(0, seen // self.rows, per_row.square().sum(1))
+        total = per_row.new_zeros(count).index_add_(0, seen // self.rows, row_squares(per_row))
+        # Rows that are looked up more than once are added up in place, on what is there: large ones that cancel each
+        # other would take digits of it along.
+        magnitude = row_squares(self.values.flatten(0, 1)).sqrt().view(self.index.shape).sum(1).square()
+        return _rounded_up(total, magnitude, self.index.shape[1])
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         values = (self.values * _column(weights, self.values)).flatten(0, 1)
@@ -274,7 +299,8 @@ class Materialised:
 
     def squared_norm(self, products: Products) -> Tensor:
         rows = self.values if self.values.dim() == 2 else self.values.reshape(len(self.values), -1)
-        return products.squares(rows, None if self.scale is None else self.scale.reshape(-1))
+        squares = products.squares(rows)
+        return squares if self.scale is None else row_squares(rows, self.scale.reshape(-1))
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         rows, total = self.values.reshape(len(weights), -1), out.view(-1)

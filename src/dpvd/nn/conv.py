@@ -100,7 +100,7 @@ class AdditiveConv(ConvMap, AdditiveNoise):
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if not self._is_unfolded(x):
             return super().output_moments(x)
-        patches = unfolded(x, self.kernel_size, self.stride)
+        patches = unfolded(x, self.kernel_size, self.stride, self.dilation)
         mean = F.linear(patches, self.mean_weight().flatten(1), self.bias)
         variance = F.linear(patches.square(), self.weight_variance().flatten(1))
         return mean.movedim(-1, 1), variance.movedim(-1, 1)
@@ -130,14 +130,14 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         return self.linear_map(energy, variance.expand_as(self.weight[:1, :1]), None)
 
 
-def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int]) -> Tensor:
+def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
     """The parts of x [B, in, *] under the kernel at each place, as vectors: [B, *places, in · entries of the kernel].
 
-    >>> unfolded(torch.arange(4.0).view(1, 1, 4), kernel=[2], stride=[1]).tolist()
+    >>> unfolded(torch.arange(4.0).view(1, 1, 4), kernel=[2], stride=[1], dilation=[1]).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
     """
-    for d, (size, step) in enumerate(zip(kernel, stride, strict=True), start=2):
-        x = x.unfold(d, size, step)
+    for d, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
+        x = x.unfold(d, gap * (size - 1) + 1, step)[..., ::gap]
     return x.movedim(1, 1 + len(kernel)).flatten(1 + len(kernel))
 
 

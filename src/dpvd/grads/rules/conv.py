@@ -5,7 +5,6 @@ every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A
 the roles of input and output swapped.
 """
 
-from math import prod
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -24,6 +23,7 @@ from dpvd.nn import (
     MultiplicativeConv3d,
     Rates,
 )
+from dpvd.nn.conv import unfolded
 
 if TYPE_CHECKING:
     from dpvd.grads.units import Call
@@ -120,13 +120,7 @@ def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
 
 def _patches(layer: Any, x: Tensor) -> Tensor:
     """[B, T, C · kernel]: all places of the kernel on x [B, C, *], which is padded already."""
-    dims = len(layer.kernel_size)
-    for d in range(dims):
-        x = x.unfold(2 + d, _span(layer, d), layer.stride[d])[..., :: layer.dilation[d]]
-    # [B, C, *places, *kernel] → [B, *places, C, *kernel]
-    order = (0, *range(2, 2 + dims), 1, *range(2 + dims, 2 + 2 * dims))
-    count, channels, places = len(x), x.shape[1], prod(x.shape[2 : 2 + dims])
-    return x.permute(order).reshape(count, places, channels * prod(layer.kernel_size))
+    return unfolded(x, layer.kernel_size, layer.stride, layer.dilation).flatten(1, len(layer.kernel_size))
 
 
 def _span(layer: Any, d: int) -> int:
