@@ -1,13 +1,12 @@
 """Write the performance page and its figures from the latest results: ``python -m benchmarks.page``."""
 
 import sys
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from benchmarks.check import judge, remarks
 from benchmarks.children import ROOT
 from benchmarks.draw import LABELS, growth_curves, ratio_bars
+from benchmarks.markdown import table
 from benchmarks.results import LATEST, Results, load
 from benchmarks.shares import PIECES, REST
 from dpvd.report.inline import svg_bytes
@@ -61,7 +60,7 @@ def _limits(results: Results) -> str:
         )
         for verdict in judge(results)
     ]
-    return _table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
+    return table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
 
 
 def _systems(name: str, work: Results) -> str:
@@ -84,7 +83,7 @@ def _systems(name: str, work: Results) -> str:
         )
     sizes = f"Batch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds."
     heading = f"### {name}\n\n{sizes} Variational: {work['variational']}.\n\n"
-    return heading + _table(("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows)
+    return heading + table(("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows)
 
 
 def _failures(results: Results) -> str:
@@ -104,7 +103,7 @@ def _shares(results: Results) -> str:
         for name, work in results["workloads"].items()
         for system, found in work["shares"].items()
     ]
-    return _table(("workload", "system", *pieces), rows)
+    return table(("workload", "system", *pieces), rows)
 
 
 def _growth(what: str, found: Results) -> str:
@@ -112,18 +111,13 @@ def _growth(what: str, found: Results) -> str:
         (str(size), f"{ms:.3g}", *(_number(found["ratios"][system][place]["median"]) for system in ("dpsgd", "dpvd")))
         for place, (size, ms) in enumerate(zip(found["at"], found["ms"], strict=True))
     ]
-    return f"{found['network']}:\n\n" + _table((what, "plain ms", "DP-SGD", "Algorithm 1"), rows)
+    return f"{found['network']}:\n\n" + table((what, "plain ms", "DP-SGD", "Algorithm 1"), rows)
 
 
 def _number(value: float | None) -> str:
     if value is None:
         return "not measured"
     return f"{value:.2f}" if value < 10 else f"{value:.0f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join("|" + "|".join(f" {cell} " if cell != "---" else cell for cell in line) + "|" for line in lines)
 
 
 def main() -> int:

@@ -2,8 +2,8 @@
 
 Trains the paper's network for the paper's 100 epochs with Algorithm 1 read in several ways, computes what they cost in
 privacy, and writes ``readings.json`` beside the records of the reproduction, from which it takes the tuned learning
-rate and the runs without privacy. About ten minutes on one core. ``python -m benchmarks.readings_page`` then fills in
-the page.
+rate and the runs without privacy. About ten minutes on one core. ``python -m benchmarks.reproduction_page`` then fills
+in the page.
 """
 
 import argparse

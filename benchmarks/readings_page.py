@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from benchmarks.children import ROOT
+from benchmarks.markdown import table
 from benchmarks.readings import FILE
 from dpvd.errors import DpvdError
 from dpvd.experiments import Folder
@@ -96,7 +97,7 @@ def _tied(measured: Measured) -> str:
     )
     return (
         "*Measured* at ε = 1, weights of the first and of the second layer at the end, no KL term; "
-        f"{_runs(measured)}:\n\n{_table(header, rows)}"
+        f"{_runs(measured)}:\n\n{table(header, rows)}"
     )
 
 
@@ -104,7 +105,7 @@ def _layers(measured: Measured) -> str:
     rows = [(row["dataset"].upper(), f"{row['claimed']:g}", round_up(row["true"])) for row in measured["layers"]]
     return (
         "*Measured.* What noise calibrated for one clip (by `pld`, at the paper's lengths) is worth when two "
-        f"layers are clipped:\n\n{_table(('data', 'ε claimed', 'ε by `pld`'), rows)}"
+        f"layers are clipped:\n\n{table(('data', 'ε claimed', 'ε by `pld`'), rows)}"
     )
 
 
@@ -119,7 +120,7 @@ def _kl(measured: Measured) -> str:
     header = ("learning rate", "KL term", "accuracy", "norm of its gradient over N", "clip factor, mean")
     return (
         "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower bound; "
-        f"{_runs(measured)}:\n\n{_table(header, rows)}\n\n"
+        f"{_runs(measured)}:\n\n{table(header, rows)}\n\n"
         f"At ε = 10 with the printed learning rate: {_percent(ten['none']['accuracy'])} without the term, "
         f"{_percent(ten['outside']['accuracy'])} with it, outside the clip, where the norm of its gradient over N is "
         f"{_pair(ten['outside']['pull'], '{:.3g}')}."
@@ -169,11 +170,6 @@ def _pair(values: Sequence[float], form: str) -> str:
 
 def _runs(measured: Measured) -> str:
     return f"mean and standard deviation of {measured['about']['seeds']} runs"
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = ["| " + " | ".join(row) + " |" for row in (header, *rows)]
-    return "\n".join([lines[0], "|" + "---|" * len(header), *lines[1:]])
 
 
 def _wrapped(text: str) -> str:

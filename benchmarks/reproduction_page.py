@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.children import ROOT
+from benchmarks.markdown import table
 from benchmarks.readings_page import PAGE as READINGS_PAGE
 from benchmarks.readings_page import filled_in, load
 from dpvd.experiments import Artefacts, Folder, Record, write_artefacts
@@ -59,24 +60,22 @@ def _runs(records: Sequence[Record], artefacts: Artefacts) -> str:
         of = [record for record in records if record.spec.protocol == protocol.name]
         minutes = sum(record.seconds for record in of) / MINUTE
         length = "the paper's" if protocol.as_in_paper else "not the paper's"
-        rows.append(f"| {protocol.words} | {length} | {len(of)} | {minutes:.0f} min |")
+        rows.append((protocol.words, length, len(of), f"{minutes:.0f} min"))
     versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
     verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items())
-    head = "| protocol | sizes and length | runs | time in training |\n|---|---|---|---|\n"
+    made = table(("protocol", "sizes and length", "runs", "time in training"), rows)
     return (
-        head
-        + "\n".join(rows)
-        + f"\n\nWith {', '.join(versions)}. Trials of the search come on top. Of the paper's sentences "
+        f"{made}\n\nWith {', '.join(versions)}. Trials of the search come on top. Of the paper's sentences "
         f"and printed figures, each judged at every protocol and in every variant: {verdicts}."
     )
 
 
-def _by_protocol(table: Table, artefacts: Artefacts) -> list[str]:
+def _by_protocol(whole: Table, artefacts: Artefacts) -> list[str]:
     """Table 1 in parts, one for each protocol, without the column that then says the same in every row."""
     parts = []
     for protocol in artefacts.protocols:
-        rows = tuple(row[1:] for row in table.rows if row[0] == protocol.name)
-        part = replace(table, header=table.header[1:], rows=rows)
+        rows = tuple(row[1:] for row in whole.rows if row[0] == protocol.name)
+        part = replace(whole, header=whole.header[1:], rows=rows)
         body = as_markdown(part).split("\n\n", 2)[2]
         parts.append(f"### {protocol.dataset.upper()} ({protocol.name})\n\n{body.strip()}")
     return parts
