@@ -168,8 +168,8 @@ FAULTS = [
     ),
     Fault(
         "repeated rows of a table taken for as short as their sum",
-        "grads/factors.py",
-        {"return _rounded_up(total, magnitude, self.index.shape[1])": "return total"},
+        "grads/forms.py",
+        {"return rounded_up(total, magnitude, self.index.shape[1])": "return total"},
         "tests/grads/test_extremes.py::test_repeated_rows_that_cancel_do_not_take_the_noise_along[1e+30]",
     ),
     Fault(

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import dpvd.nn as dn
-from dpvd.grads.factors import Outer, gram_is_cheaper
+from dpvd.grads.terms import Outer, gram_is_cheaper
 from tests.grads.conformance import assert_rule_equals_oracle, normal, randomised
 
 # torch says, once in a process, that padding an even kernel on both sides copies the input.

@@ -8,8 +8,9 @@ import dpvd.nn as dn
 from dpvd.grads import Clipping, GradientClipper
 from dpvd.grads.assemble import assemble
 from dpvd.grads.clipping import ClippingMode
-from dpvd.grads.factors import Factored, Materialised, Outer
+from dpvd.grads.forms import Factored, Materialised
 from dpvd.grads.groups import Grouping
+from dpvd.grads.terms import Outer
 
 NOISE = 0.5  # what is already in a sum when gradients are added to it
 

@@ -3,7 +3,9 @@
 import pytest
 import torch
 
-from dpvd.grads.factors import Factored, Gram, Outer, Products
+from dpvd.grads.forms import Factored, Gram
+from dpvd.grads.products import Products
+from dpvd.grads.terms import Outer
 
 EPS = torch.finfo(torch.float32).eps
 SLACK = 8  # units of rounding of a squared norm, which the margin of the clip norm covers twice

@@ -7,8 +7,9 @@ from torch import Tensor
 
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import PerExample, Products, largest_size
+from dpvd.grads.forms import PerExample
 from dpvd.grads.groups import Grouping
+from dpvd.grads.products import Products, largest_size
 
 __all__ = ["assemble"]
 

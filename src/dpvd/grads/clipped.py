@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import PerExample
+from dpvd.grads.forms import PerExample
 from dpvd.grads.groups import Grouping
 from dpvd.privacy import Relation
 

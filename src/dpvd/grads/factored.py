@@ -15,8 +15,9 @@ from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import Direct, Outer, Term, prepare
+from dpvd.grads.forms import prepare
 from dpvd.grads.groups import Grouping
+from dpvd.grads.terms import Direct, Outer, Term
 from dpvd.grads.units import Call, batch_dims, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape

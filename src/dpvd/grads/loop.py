@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses, rows
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import ROUNDING_UNITS, Clipping, ClippingMode
-from dpvd.grads.factors import Materialised
+from dpvd.grads.forms import Materialised
 from dpvd.grads.groups import Grouping
 from dpvd.nn import NoiseTape
 

@@ -10,7 +10,7 @@ from dpvd.grads.assemble import assemble
 from dpvd.grads.batches import Batch, LossFn, per_example_losses
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
-from dpvd.grads.factors import Materialised
+from dpvd.grads.forms import Materialised
 from dpvd.grads.groups import Grouping
 from dpvd.grads.units import Call, CannotFactor
 from dpvd.nn import NoiseTape, tape_from

@@ -14,8 +14,8 @@ from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
 from dpvd.grads.calls import Call, CannotFactor, Unit
-from dpvd.grads.factors import Direct, Outer
 from dpvd.grads.rules.common import Inside, OwnForward, Terms
+from dpvd.grads.terms import Direct, Outer
 from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
 from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
 from dpvd.nn.attention import AttentionMap, projected_std

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from dpvd.grads.factors import Term
+from dpvd.grads.terms import Term
 
 if TYPE_CHECKING:
     from dpvd.grads.calls import Call

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.grads.factors import Direct, Outer, Term, gram_is_cheaper, materialised
 from dpvd.grads.rules.common import Rule, Terms, sum_to_channels, variance_gradient, variance_share
+from dpvd.grads.terms import Direct, Outer, Term, gram_is_cheaper, materialised
 from dpvd.nn import (
     AdditiveConv1d,
     AdditiveConv2d,

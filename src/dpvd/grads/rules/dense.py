@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from dpvd.grads.factors import Direct, Outer, Term
 from dpvd.grads.rules.common import Rule, Terms, rows, sum_to_last, variance_gradient
+from dpvd.grads.terms import Direct, Outer, Term
 from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, GaussianDropoutLinear, MultiplicativeLinear
 
 if TYPE_CHECKING:

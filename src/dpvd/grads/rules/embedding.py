@@ -4,9 +4,8 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError
-from dpvd.grads.factors import Direct, Lookup
 from dpvd.grads.rules.common import Rule, Terms, variance_share
+from dpvd.grads.terms import Direct, Lookup
 from dpvd.nn import AdditiveEmbedding, Rates
 
 if TYPE_CHECKING:
@@ -17,11 +16,6 @@ __all__ = ["RULES"]
 
 def embedding(layer: nn.Embedding, call: "Call", grad: Tensor) -> Terms:
     """y_t = W[i_t]."""
-    if layer.sparse:
-        raise DpvdError(
-            f"nn.Embedding at {call.unit.name!r} asks for sparse gradients, which noise would make dense. "
-            "Set sparse=False"
-        )
     return {"weight": [_looked_up(layer, call.input(), grad)]}
 
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.grads.factors import Direct
 from dpvd.grads.rules.common import Rule, Terms, sum_to_channels, sum_to_last
+from dpvd.grads.terms import Direct
 
 if TYPE_CHECKING:
     from dpvd.grads.units import Call

@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.grads.calls import Call, CannotFactor, Unit
-from dpvd.grads.factors import Direct, Outer
 from dpvd.grads.rules.common import Inside, OwnForward, Terms
+from dpvd.grads.terms import Direct, Outer
 from dpvd.nn import Rates
 from dpvd.nn.cells import CELLS
 from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRecurrent, AdditiveRNN

@@ -1,8 +1,4 @@
-"""Per-example gradients kept as factors: their norms and weighted sums, without forming them.
-
-The gradient of a weight for one example is a sum of terms S ∘ (l ⊗ r): an outer product of what flows back to
-the layer's output with what came into it, times a matrix S that the examples share (absent for plain weights).
-Norms and sums follow from the factors:
+"""Forms of per-example gradients, from which norms and weighted sums follow without forming them.
 
     ‖Σ_k S_k ∘ (l_k ⊗ r_k)‖² = Σ_(k,m) Σ_o (l_k l_m)_o [(r_k r_m) (S_k ∘ S_m)ᵀ]_o
     Σ_i c_i S ∘ (l_i ⊗ r_i)  = S ∘ (diag(c) l)ᵀ r
@@ -11,87 +7,23 @@ Terms with several positions per example (sequences, convolutions) use the Gram 
 cheaper. Looked-up rows of a table touch so few of its entries that they are kept as they are.
 """
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, reduce
+from functools import reduce
 from itertools import combinations
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from dpvd.grads.products import GRAM_PIECE, Products, additions, product, rounded_up
+from dpvd.grads.terms import Direct, Lookup, Outer, Term, gram_is_cheaper, materialised, with_positions
 from dpvd.nn.functional import row_squares
 
-__all__ = [
-    "Direct",
-    "Lookup",
-    "Outer",
-    "PerExample",
-    "Products",
-    "Term",
-    "gram_is_cheaper",
-    "largest_size",
-    "materialised",
-    "prepare",
-]
+__all__ = ["Factored", "Gram", "Materialised", "PerExample", "Rows", "prepare"]
 
 HELD_ENTRIES = 1 << 20  # 4 MB
-GRAM_PIECE, SCALED_PIECE = 128, 1024  # products that are added up in one go where norms depend on it
-ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
-
-
-@dataclass(frozen=True)
-class Outer:
-    """S ∘ Σ_t (left_t ⊗ right_t) for each example.
-
-    Args:
-        left: [B, out] or [B, T, out].
-        right: [B, in] or [B, T, in].
-        scale: [out, in / groups] or absent.
-        groups: both factors fall into this many blocks, and only blocks of the same place are multiplied: the
-            gradient is [out, in / groups].
-    """
-
-    left: Tensor
-    right: Tensor
-    scale: Tensor | None = None
-    groups: int = 1
-
-    @property
-    def positions(self) -> int:
-        return self.left.shape[1] if self.left.dim() == 3 else 1
-
-
-@dataclass(frozen=True)
-class Direct:
-    """Per-example gradients as they are, or all times the same.
-
-    Args:
-        values: [B, *shape of the parameter].
-        scale: of the parameter's shape: the gradients are scale ∘ values. Or absent.
-    """
-
-    values: Tensor
-    scale: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Lookup:
-    """Σ_t e(index_t) ⊗ values_t for each example: gradients of the rows of a table that were looked up.
-
-    Args:
-        index: [B, T], which rows.
-        values: [B, T, d].
-        rows: how many rows the table has.
-    """
-
-    index: Tensor
-    values: Tensor
-    rows: int
-
-
-Term = Outer | Direct | Lookup
+SCALED_PIECE = 1024  # products that are added up in one go where norms depend on it
 
 
 class PerExample(Protocol):
@@ -112,50 +44,6 @@ class PerExample(Protocol):
     def only(self, examples: Tensor) -> "PerExample":
         """The gradients of these examples, given by their places in the batch."""
         ...
-
-
-class Products:
-    """Inner products of factors, computed once for each factor: parameters of one layer have theirs in common.
-
-    Attributes:
-        sizes: [B] each: squared norms of all that norms and sums are made from. A norm that is finite says little of
-            them: 10⁻²⁵ squared is 0, whatever it is multiplied by. See :func:`largest_size`.
-    """
-
-    def __init__(self) -> None:
-        # By id and kind. The factor is kept too, so that its id stays its own.
-        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
-        self.sizes: list[Tensor] = []
-
-    def squares(self, rows: Tensor) -> Tensor:
-        """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
-        key = id(rows), 0
-        if key not in self._known:
-            found = row_squares(rows)
-            self._known[key] = rows, found
-            self.sizes.append(found)
-        return self._known[key][1]
-
-    def gram(self, factor: Tensor, groups: int) -> Tensor:
-        """[B, G, T, T]: x_s · x_t for all positions of a factor [B, T, d], block by block."""
-        key = id(factor), groups
-        if key not in self._known:
-            blocks = _blocks(factor, groups)
-            found = _product(blocks, blocks.mT, GRAM_PIECE)
-            self._known[key] = factor, found
-            self.sizes.append(found.diagonal(dim1=2, dim2=3).sum((1, 2)))
-        return self._known[key][1]
-
-
-@cache
-def largest_size(dtype: torch.dtype) -> float:
-    """The largest squared norm of a factor, or of an unscaled gradient, at which norms hold: 7e30 in float32.
-
-    A square below the smallest number of its type is rounded to 0, and the error is multiplied by the other factor's
-    square, up to this; a scale that makes a gradient small is applied after examples have been added up, which must not
-    overflow before. Both errors are below 10⁻¹⁰, and nothing that learns comes near: an example beyond is left out.
-    """
-    return float(torch.finfo(dtype).max ** 0.8)
 
 
 def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collection[int] = frozenset()) -> PerExample:
@@ -183,23 +71,11 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collec
         return Materialised(_summed(terms))
     joined = outers[0]
     if len(outers) > 1:
-        left, right = (
-            [_with_positions(f) for f in fs] for fs in zip(*((t.left, t.right) for t in outers), strict=True)
-        )
+        left, right = ([with_positions(f) for f in fs] for fs in zip(*((t.left, t.right) for t in outers), strict=True))
         joined = Outer(torch.cat(left, dim=1), torch.cat(right, dim=1), groups=joined.groups)
     if gram_is_cheaper(joined, left_is_common=id(joined.left) in common):
         return Gram(joined)
     return Materialised(_summed([joined]))
-
-
-def gram_is_cheaper(term: Outer, *, left_is_common: bool = False) -> bool:
-    """Whether the factors should be kept, or the gradients that they make up.
-
-    Both cost one product of the factors: for the sum, or for the gradients. Beside it, inner products of T positions
-    cost T² (out + in) operations, and gradients out · in entries to be written and read, each as slow as eight.
-    """
-    out, into = term.left.shape[-1] // term.groups, term.right.shape[-1] // term.groups
-    return term.positions**2 * (into if left_is_common else out + into) <= ENTRY_COST * out * into
 
 
 @dataclass(frozen=True)
@@ -218,7 +94,7 @@ class Factored:
         for first, second in combinations(self.terms, 2):
             total = total + 2 * _inner(first, second)
         magnitude = _add([square.sqrt() for square in squares]).square()
-        return _rounded_up(total, magnitude, _additions(self.terms[0].right.shape[1], SCALED_PIECE))
+        return rounded_up(total, magnitude, additions(self.terms[0].right.shape[1], SCALED_PIECE))
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         if out.dim() != 2:
@@ -242,16 +118,16 @@ class Gram:
     term: Outer
 
     def squared_norm(self, products: Products) -> Tensor:
-        left, right = (_with_positions(factor) for factor in (self.term.left, self.term.right))
+        left, right = (with_positions(factor) for factor in (self.term.left, self.term.right))
         own, other = products.gram(left, self.term.groups), products.gram(right, self.term.groups)  # [B, G, T, T]
         lengths = (own.diagonal(dim1=2, dim2=3) * other.diagonal(dim1=2, dim2=3)).sqrt()  # of the outer products
         magnitude = lengths.sum(2).square().sum(1)
-        additions = sum(_additions(f.shape[-1] // self.term.groups, GRAM_PIECE) for f in (left, right))
-        return _rounded_up((own * other).sum((1, 2, 3)), magnitude, additions)
+        count = sum(additions(f.shape[-1] // self.term.groups, GRAM_PIECE) for f in (left, right))
+        return rounded_up((own * other).sum((1, 2, 3)), magnitude, count)
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         left, right = _weighted(self.term.left, self.term.right, weights)
-        left, right = _with_positions(left), _with_positions(right)
+        left, right = with_positions(left), with_positions(right)
         if left.stride(0) < left.stride(1):  # positions come first in memory: taken as it lies, nothing is copied
             left, right = left.transpose(0, 1), right.transpose(0, 1)
         left, right = (f.reshape(-1, self.term.groups, f.shape[2] // self.term.groups) for f in (left, right))
@@ -280,7 +156,7 @@ class Rows:
         # Rows that are looked up more than once are added up in place, on what is there: large ones that cancel each
         # other would take digits of it along.
         magnitude = row_squares(self.values.flatten(0, 1)).sqrt().view(self.index.shape).sum(1).square()
-        return _rounded_up(total, magnitude, self.index.shape[1])
+        return rounded_up(total, magnitude, self.index.shape[1])
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         values = (self.values * _column(weights, self.values)).flatten(0, 1)
@@ -321,21 +197,6 @@ def _summed(terms: Sequence[Term]) -> Tensor:
     return _add([part.view_as(parts[0]) for part in parts])
 
 
-def materialised(term: Term) -> Tensor:
-    """[B, ...]: the per-example gradients that a term stands for, as [out, in / G] for a product."""
-    if isinstance(term, Direct):
-        return term.values if term.scale is None else term.values * term.scale
-    if isinstance(term, Lookup):
-        count, _, width = term.values.shape
-        first = torch.arange(count, device=term.index.device).unsqueeze(1) * term.rows
-        table = term.values.new_zeros(count * term.rows, width)
-        table.index_add_(0, (first + term.index).flatten(), term.values.flatten(0, 1))
-        return table.view(count, term.rows, width)
-    left, right = (_blocks(_with_positions(factor), term.groups) for factor in (term.left, term.right))
-    product = (left.mT @ right).flatten(1, 2)  # [B, out, in / G]
-    return product if term.scale is None else product * term.scale
-
-
 def _add(parts: list[Tensor]) -> Tensor:
     return reduce(torch.add, parts)
 
@@ -359,7 +220,7 @@ def _inner(first: Outer, second: Outer) -> Tensor:
     found = []
     for part in _some_rows(scales[0]):
         scale = reduce(torch.mul, [scale[part] for scale in scales])
-        found.append(_product(right, scale.T, SCALED_PIECE).mul_(left[:, part]).sum(1))
+        found.append(product(right, scale.T, SCALED_PIECE).mul_(left[:, part]).sum(1))
     return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
@@ -369,44 +230,8 @@ def _some_rows(matrix: Tensor) -> Iterator[slice]:
     return (slice(begin, begin + step) for begin in range(0, len(matrix), step))
 
 
-def _product(left: Tensor, right: Tensor, piece: int) -> Tensor:
-    """left @ right, with no more than ``piece`` products added up in one go: see :func:`_rounded_up`."""
-    pieces = zip(torch.split(left, piece, -1), torch.split(right, piece, -2), strict=True)
-    return _add([one @ other for one, other in pieces])
-
-
-def _additions(length: int, piece: int) -> int:
-    """How many products and sums of products :func:`_product` adds up for one entry."""
-    return min(length, piece) + math.ceil(length / piece)
-
-
-def _rounded_up(total: Tensor, magnitude: Tensor, additions: int) -> Tensor:
-    """A squared norm that is not below the true one, in spite of rounding.
-
-    Matrix products may add up their n terms one after the other, and are then off by up to n/2 units of rounding of
-    the sum of the terms' magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, Sec. 3.1): over 20,000
-    equal entries in float32 a norm came out 250 units too short. torch's own sums are made in a cascade, and so short
-    that the margin of the clip norm covers them.
-
-    Args:
-        total: what was computed.
-        magnitude: at least the sum of the magnitudes; (Σ_k ‖term k‖)² by Cauchy and Schwarz.
-        additions: n.
-    """
-    return total.clamp_min(0) + additions * torch.finfo(total.dtype).eps * magnitude
-
-
 def _flatten(term: Outer) -> Outer:
     return term if term.left.dim() == 2 else Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
-
-
-def _blocks(factor: Tensor, groups: int) -> Tensor:
-    """[B, G, T, d / G] of a factor [B, T, d]."""
-    return factor.reshape(*factor.shape[:2], groups, -1).transpose(1, 2)
-
-
-def _with_positions(factor: Tensor) -> Tensor:
-    return factor if factor.dim() == 3 else factor.unsqueeze(1)
 
 
 def _column(weights: Tensor, like: Tensor) -> Tensor:
