@@ -39,8 +39,9 @@ def train_dense(make: Callable[[], nn.Sequential], protocol: Protocol, data: Ima
     optimizer = torch.optim.Adam(model.parameters(), protocol.dense_learning_rate, fused=True)
     for _ in range(protocol.dense_epochs):
         for rows in torch.randperm(len(data.x), generator=generator).split(protocol.batch_size):
+            x, y = data.some(rows, protocol.shift, generator)
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(data.x[rows]), data.y[rows]).backward()
+            nn.functional.cross_entropy(model(x), y).backward()
             optimizer.step()
     model = dn.variational(model, log_sigma2=protocol.log_sigma2)
     return Run(model, optimizer_for(model), generator.get_state(), weights)
@@ -68,8 +69,9 @@ def train_sparse(run: Run, protocol: Protocol, data: Images) -> dict[str, Any]:
         for group, rate in zip(run.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate * (1 - epochs / protocol.sparse_epochs)
         kl_weight = min(1.0, epochs / protocol.rising_epochs)
+        x, y = data.some(rows, protocol.shift, generator)
         with dn.noise_from(generator):
-            loss = nn.functional.cross_entropy(run.model(data.x[rows]), data.y[rows])
+            loss = nn.functional.cross_entropy(run.model(x), y)
         run.optimizer.zero_grad()
         (loss + kl_weight * dn.kl(run.model) / len(data.x)).backward()
         run.optimizer.step()

@@ -14,7 +14,7 @@ from torch import nn
 import dpvd.nn as dn
 from benchmarks import compression
 
-PROTOCOL = Protocol(1, 3, 1.0, 2, shrinks_per_epoch=2, batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0)
+PROTOCOL = Protocol(1, 3, 1.0, 2, shrinks_per_epoch=2, batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0, shift=1)
 
 
 def network() -> nn.Sequential:
@@ -51,6 +51,17 @@ def test_a_stopped_run_goes_on_to_the_same_end(data: Images, tmp_path: Path) -> 
 
 def _without_times(run: Run) -> list[dict[str, object]]:
     return [{name: value for name, value in epoch.items() if name != "cpu"} for epoch in run.history]
+
+
+def test_images_are_moved_by_at_most_the_shift(data: Images) -> None:
+    generator, rows = torch.Generator().manual_seed(0), torch.arange(64)
+    moved, labels = data.some(rows, 1, generator)
+    assert torch.equal(labels, data.y)
+    padded = nn.functional.pad(data.x, [1] * 4)
+    places = [padded[:, :, down : down + 28, right : right + 28] for down in range(3) for right in range(3)]
+    matches = torch.stack([(moved == place).flatten(1).all(1) for place in places])
+    assert (matches.sum(0) == 1).all(), "an image is one of the nine, and no other image"
+    assert (matches.sum(1) > 0).all(), "and each of the nine is among 64"
 
 
 def test_shrinking_changes_sizes_and_not_predictions(data: Images) -> None:
