@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from dpvd.grads.products import GRAM_PIECE, Products, additions, product, rounded_up
-from dpvd.grads.terms import Direct, Lookup, Outer, Term, gram_is_cheaper, materialised, with_positions
+from dpvd.grads.terms import Direct, Formed, Lookup, Outer, Term, gram_is_cheaper, materialised, with_positions
 from dpvd.nn.functional import row_squares
 
-__all__ = ["Factored", "Gram", "Materialised", "PerExample", "Rows", "prepare"]
+__all__ = ["Factored", "FormedAgain", "Gram", "Materialised", "PerExample", "Rows", "prepare"]
 
 HELD_ENTRIES = 1 << 20  # 4 MB
 SCALED_PIECE = 1024  # products that are added up in one go where norms depend on it
@@ -64,9 +64,13 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collec
     if len(outers) < len(terms):
         if len(terms) == 1 and isinstance(terms[0], Direct):
             return Materialised(terms[0].values, terms[0].scale)
+        if len(terms) == 1 and isinstance(terms[0], Formed):
+            return FormedAgain(terms[0])
         return Materialised(_summed(terms))
     if all(term.positions == term.groups == 1 for term in outers):
         return Factored([_flatten(term) for term in outers])
+    if len(outers) == 1 and outers[0].scale is not None:
+        return FormedAgain(_formed(outers[0], outers[0].scale))
     if any(term.scale is not None for term in outers):
         return Materialised(_summed(terms))
     joined = outers[0]
@@ -189,6 +193,48 @@ class Materialised:
         return replace(self, values=self.values[examples])
 
 
+@dataclass(frozen=True)
+class FormedAgain:
+    """Gradients that are formed twice, for their norms and for their sum: never are those of all examples in memory.
+
+    They are the same bits both times, so that no bound on rounding comes between norm and sum.
+    """
+
+    term: Formed
+
+    def squared_norm(self, products: Products) -> Tensor:
+        scale, found = self.term.scale.reshape(-1), []
+        for part in self._parts():
+            rows = self.term.form(part).flatten(1)
+            found.append(torch.stack([row_squares(rows), row_squares(rows, scale)]))
+        size, squares = torch.cat(found, dim=1).unbind()
+        products.sizes.append(size)
+        return squares
+
+    def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
+        total = torch.zeros_like(out).view(-1)
+        for part in self._parts():
+            total.addmv_(self.term.form(part).flatten(1).T, weights[part])
+        out.view(-1).addcmul_(total, self.term.scale.reshape(-1), value=scale)
+
+    def only(self, examples: Tensor) -> "FormedAgain":
+        form = self.term.form
+        return FormedAgain(replace(self.term, count=len(examples), form=lambda part: form(examples[part])))
+
+    def _parts(self) -> Iterator[slice]:
+        step = max(1, HELD_ENTRIES // max(1, self.term.scale.numel()))
+        return (slice(begin, begin + step) for begin in range(0, self.term.count, step))
+
+
+def _formed(term: Outer, scale: Tensor) -> Formed:
+    """A term with a scale and several positions."""
+
+    def form(examples: slice | Tensor) -> Tensor:
+        return materialised(replace(term, left=term.left[examples], right=term.right[examples], scale=None))
+
+    return Formed(len(term.left), form, scale)
+
+
 def _summed(terms: Sequence[Term]) -> Tensor:
     """[B, *shape]: the per-example gradients that these terms stand for."""
     parts = [materialised(term) for term in terms]
@@ -204,6 +250,8 @@ def _add(parts: list[Tensor]) -> Tensor:
 def _divide(term: Term, divisor: Tensor) -> Term:
     if isinstance(term, Direct):
         return Direct(term.values, divisor.reciprocal() if term.scale is None else term.scale / divisor)
+    if isinstance(term, Formed):
+        return replace(term, scale=term.scale / divisor)
     if isinstance(term, Lookup):
         return Lookup(term.index, term.values / divisor[term.index], term.rows)
     divisor = divisor.flatten(1)  # a convolution's weight has more than two dimensions

@@ -4,12 +4,13 @@ The gradient of a weight for one example is a sum of terms S ∘ (l ⊗ r): an o
 the layer's output with what came into it, times a matrix S that the examples share (absent for plain weights).
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-__all__ = ["Direct", "Lookup", "Outer", "Term", "blocks", "gram_is_cheaper", "materialised", "with_positions"]
+__all__ = ["Direct", "Formed", "Lookup", "Outer", "Term", "blocks", "gram_is_cheaper", "materialised", "with_positions"]
 
 ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
 
@@ -64,7 +65,22 @@ class Lookup:
     rows: int
 
 
-Term = Outer | Direct | Lookup
+@dataclass(frozen=True)
+class Formed:
+    """Gradients that would take too much memory to be kept: formed whenever they are needed, of a few examples.
+
+    Args:
+        count: B.
+        form: the gradients of some examples, [b, *shape of the parameter]; the same bits whenever it is called.
+        scale: of the parameter's shape: the gradients are scale ∘ what is formed.
+    """
+
+    count: int
+    form: Callable[[slice | Tensor], Tensor]
+    scale: Tensor
+
+
+Term = Outer | Direct | Lookup | Formed
 
 
 def gram_is_cheaper(term: Outer, *, left_is_common: bool = False) -> bool:
@@ -81,6 +97,8 @@ def materialised(term: Term) -> Tensor:
     """[B, ...]: the per-example gradients that a term stands for, as [out, in / G] for a product."""
     if isinstance(term, Direct):
         return term.values if term.scale is None else term.values * term.scale
+    if isinstance(term, Formed):
+        return term.form(slice(None)) * term.scale
     if isinstance(term, Lookup):
         count, _, width = term.values.shape
         first = torch.arange(count, device=term.index.device).unsqueeze(1) * term.rows

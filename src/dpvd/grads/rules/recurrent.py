@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from dpvd.grads.calls import Call, CannotFactor, Unit
 from dpvd.grads.rules.common import Inside, OwnForward, Terms
-from dpvd.grads.terms import Direct, Outer
+from dpvd.grads.terms import Direct, Formed, Outer
 from dpvd.nn import Rates
 from dpvd.nn.cells import CELLS
 from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRecurrent, AdditiveRNN
@@ -53,7 +53,7 @@ def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Ter
     return terms
 
 
-def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direct:
+def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direct | Formed:
     """σ² ∘ Σ_t u_t ⊗ x_t² of all matrices side by side, summed where σ is shared."""
     parts = {
         f"weight_{side}_{one.end}": (noise, one.slopes[side])
@@ -62,11 +62,16 @@ def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direc
     }
     if layer.rates is Rates.WEIGHT:
         count = len(next(iter(factors.values()))[0])
-        values = layer.log_sigma2.new_empty(count, *layer.log_sigma2.shape)
-        for name, block in layer.blocks(values).items():
-            u, squares = _variance_factors(*parts[name], *factors[name])
-            torch.bmm(u.mT, squares, out=block)
-        return Direct(values, layer.weight_variance())
+        made = {name: _variance_factors(*parts[name], *factors[name]) for name in parts}
+
+        def form(examples: slice | Tensor) -> Tensor:
+            few = {name: (u[examples], squares[examples]) for name, (u, squares) in made.items()}
+            values = layer.log_sigma2.new_empty(len(next(iter(few.values()))[0]), *layer.log_sigma2.shape)
+            for name, block in layer.blocks(values).items():
+                torch.bmm(few[name][0].mT, few[name][1], out=block)
+            return values
+
+        return Formed(count, form, layer.weight_variance())
     shared = []
     for name, (noise, slope) in parts.items():
         u, squares = _variance_factors(noise, slope, *factors[name])
