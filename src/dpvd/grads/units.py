@@ -12,6 +12,7 @@ from dpvd.grads.calls import Call, CannotFactor, Unit, leaves
 from dpvd.grads.rules import RULES
 from dpvd.grads.rules.common import Inside, ManyOutputs, OwnForward
 from dpvd.nn import NoiseTape
+from dpvd.nn.families import AdditiveNoise
 
 __all__ = ["Call", "CannotFactor", "Unit", "batch_dims", "find_units", "observe"]
 
@@ -71,11 +72,15 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
 def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., Any]:
     """The unit's forward pass, or that of its rule, with a record of each call."""
     own_forward = isinstance(unit.rule, OwnForward)
+    # Additive noise of a fixed scale is in the outputs and nowhere else: no gradient asks what it was.
+    forgotten = unit.rule is not None and isinstance(unit.module, AdditiveNoise) and not unit.module.learned
     run = partial(unit.rule.forward, unit) if own_forward else _run_as_it_is(unit, len(batch_dims(unit)))
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         first = len(tape.draws)
         output, inside = run(*args, **kwargs)
+        if forgotten:
+            del tape.draws[first:], tape.aux[first:]
         if any(edge is not None for edge in inside.edges):
             drawn = tape.draws[first:], tape.aux[first:]
             calls.append(Call(unit, args, kwargs, *drawn, inside.edges, inside.memory))

@@ -106,7 +106,16 @@ def sum_of_squares(x: Tensor, dim: int) -> Tensor:
 
 
 def _sum_of_squares(x: Tensor, dim: int) -> Tensor:
-    return row_squares(x).unsqueeze(1) if x.dim() == 2 and dim == -1 else (x * x).sum(dim, keepdim=True)
+    if x.dim() == 2 and dim == -1:
+        return row_squares(x).unsqueeze(1)
+    parts = _in_the_cache(x)
+    return torch.cat([(part * part).sum(dim, keepdim=True) for part in parts])
+
+
+def _in_the_cache(x: Tensor) -> tuple[Tensor, ...]:
+    """x [B, ...] cut into so few rows that what is computed from them is still in the cache when it is used."""
+    size = max(1, CACHED_ENTRIES * len(x) // max(1, x.numel()))
+    return torch.split(x, size)
 
 
 def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
@@ -115,9 +124,8 @@ def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
     Guarantees: off by a few units of rounding, however long the rows are (which ``vector_norm`` is not: its running sum
     loses 18 units over 4,096 equal entries and 3,000 over a million).
     """
-    if rows.numel() > CACHED_ENTRIES and len(rows) > 1:  # a few rows at a time, so that their squares stay in the cache
-        size = max(1, CACHED_ENTRIES // rows.shape[1])
-        return torch.cat([row_squares(part, scale) for part in torch.split(rows, size)])
+    if rows.numel() > CACHED_ENTRIES and len(rows) > 1:
+        return torch.cat([row_squares(part, scale) for part in _in_the_cache(rows)])
     scaled = rows if scale is None else rows * scale
     found: Tensor = torch.linalg.vecdot(scaled, scaled)
     return found
