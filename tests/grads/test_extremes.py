@@ -8,9 +8,9 @@ import dpvd.nn as dn
 from dpvd.grads import Clipping, GradientClipper
 from dpvd.grads.assemble import assemble
 from dpvd.grads.clipping import ClippingMode
-from dpvd.grads.forms import Factored, Materialised
+from dpvd.grads.forms import Factored, FormedAgain, Materialised
 from dpvd.grads.groups import Grouping
-from dpvd.grads.terms import Outer
+from dpvd.grads.terms import Formed, Outer
 
 NOISE = 0.5  # what is already in a sum when gradients are added to it
 
@@ -54,7 +54,7 @@ def test_repeated_rows_that_cancel_do_not_take_the_noise_along(size):
 
 
 @pytest.mark.parametrize("value", [1e10, 1e25, 1e35, 3e38])
-@pytest.mark.parametrize("form", ["materialised", "factored"])
+@pytest.mark.parametrize("form", ["materialised", "factored", "formed again"])
 def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
     """Examples are added up before they are multiplied by what they have in common."""
     scale = torch.full((2, 2), 0.1 / value)
@@ -62,6 +62,7 @@ def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
     found = {
         "materialised": Materialised(torch.full((4, 2, 2), value), scale),
         "factored": Factored([Outer(root, root, scale)]),
+        "formed again": FormedAgain(Formed(4, lambda some: torch.full((4, 2, 2), value)[some], scale)),
     }[form]
     model = nn.Linear(2, 2, bias=False)
     grouping, total = Grouping.of(model, ClippingMode.FLAT), {"weight": torch.full((2, 2), NOISE)}

@@ -26,7 +26,7 @@ class ClippedGradients:
         factors: [B, G], what each example's gradient is multiplied by; 0 for an example that is left out.
         norms: [B, G] per-example norms before clipping; infinite for an example that is left out.
         losses: [B].
-        non_finite: how many examples are left out because their gradient or loss is not finite.
+        non_finite: how many examples are left out because their gradient or loss is not finite, or far too large.
         jacobian: for scale parameters, what their gradients were divided by.
     """
 
@@ -78,7 +78,7 @@ class ClippedSum:
         norms: [B, G] per-example norms before clipping, one column for each group that is clipped together.
         losses: [B] the per-example losses.
         count: how many examples the batch had.
-        non_finite: how many of them contributed zero because their gradient or loss was not finite.
+        non_finite: how many of them contributed zero because their gradient or loss was not finite, or far too large.
         clipping: the bound that was in force.
         jacobian: for scale parameters, the factor by which the noisy sum has to be multiplied (after the noise) to
             be the gradient again: they are clipped and noised in the units of the weights, not of log σ².

@@ -108,7 +108,7 @@ class Factored:
             if term.scale is None:
                 out.addmm_(left.T, right, alpha=scale)
                 continue
-            for part in _some_rows(term.scale):
+            for part in _pieces(*term.scale.shape):
                 out[part].addcmul_(left[:, part].T @ right, term.scale[part], value=scale)
 
     def only(self, examples: Tensor) -> "Factored":
@@ -222,8 +222,7 @@ class FormedAgain:
         return FormedAgain(replace(self.term, count=len(examples), form=lambda part: form(examples[part])))
 
     def _parts(self) -> Iterator[slice]:
-        step = max(1, HELD_ENTRIES // max(1, self.term.scale.numel()))
-        return (slice(begin, begin + step) for begin in range(0, self.term.count, step))
+        return _pieces(self.term.count, self.term.scale.numel())
 
 
 def _formed(term: Outer, scale: Tensor) -> Formed:
@@ -266,16 +265,16 @@ def _inner(first: Outer, second: Outer) -> Tensor:
     if not scales:
         return left.sum(1) * right.sum(1)
     found = []
-    for part in _some_rows(scales[0]):
+    for part in _pieces(*scales[0].shape):
         scale = reduce(torch.mul, [scale[part] for scale in scales])
         found.append(product(right, scale.T, SCALED_PIECE).mul_(left[:, part]).sum(1))
     return found[0] if len(found) == 1 else torch.stack(found).sum(0)
 
 
-def _some_rows(matrix: Tensor) -> Iterator[slice]:
-    """A matrix cut into rows that are worked on together: what is computed of them is not held for all at once."""
-    step = max(1, HELD_ENTRIES // max(1, matrix.shape[1]))
-    return (slice(begin, begin + step) for begin in range(0, len(matrix), step))
+def _pieces(count: int, entries: int) -> Iterator[slice]:
+    """Rows with so many entries each, some at a time: what is computed of them is not held for all at once."""
+    step = max(1, HELD_ENTRIES // max(1, entries))
+    return (slice(begin, begin + step) for begin in range(0, count, step))
 
 
 def _flatten(term: Outer) -> Outer:
