@@ -23,6 +23,7 @@ int main(void) {
     double total = 0;
     choose_transform();
     choose_dawson();
+    choose_squares();
     int has_cipher = choose_cipher() != NULL;
     if (has_cipher) expand_key(key, &keys);
     for (size_t s = 0; s < sizeof sizes / sizeof *sizes; s++) {
@@ -37,6 +38,11 @@ int main(void) {
         }
         add_dawson(out, out, count, 0.7f, 0.5f, 2);
         for (size_t i = 0; i < count; i++) total += out[i];
+        for (size_t rows = 1; rows <= 3; rows += 2) {
+            float *squares = exactly(rows * sizeof *squares);
+            if (count % rows == 0) row_squares(out, squares, rows, count / rows, 2);
+            free(squares);
+        }
         free(out);
         free(raw);
     }

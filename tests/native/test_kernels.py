@@ -11,7 +11,8 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src" / "dpvd" / "native"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-CHECKED = (HERE / "checked.c", SOURCES / "aes.c", SOURCES / "dawson.c", SOURCES / "draws.c", SOURCES / "normals.c")
+KERNELS = ("aes.c", "dawson.c", "draws.c", "normals.c", "squares.c")
+CHECKED = (HERE / "checked.c", *(SOURCES / name for name in KERNELS))
 SHIPPED = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # as in setup.py
 NOTHING_TO_COMPARE = 77
 SANITIZERS = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]

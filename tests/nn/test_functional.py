@@ -6,7 +6,7 @@ from torch import Tensor
 
 import dpvd.nn as dn
 from dpvd.nn.conv import unfolded
-from dpvd.nn.functional import VARIANCE_FLOOR, add_noise_, sum_of_squares
+from dpvd.nn.functional import VARIANCE_FLOOR, add_noise_
 from tests.nn.cases import normal
 from tests.nn.convolutions import CASES
 
@@ -34,17 +34,6 @@ def test_what_needs_no_gradient_gets_none(generator: torch.Generator) -> None:
     assert gradient != 0
     with torch.no_grad():
         assert not add_noise_(normal((4, 2), generator), var).requires_grad
-
-
-@pytest.mark.parametrize("dim", [1, -1])
-def test_a_sum_of_squares_has_the_gradient_of_the_formula(dim: int, generator: torch.Generator) -> None:
-    x = normal((5, 3, 4), generator).requires_grad_()
-    found, expected = sum_of_squares(x, dim), (x * x).sum(dim, keepdim=True)
-    assert torch.equal(found, expected)
-    weights = normal(tuple(expected.shape), generator)
-    gradients = [torch.autograd.grad((y * weights).sum(), x) for y in (found, expected)]
-    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=0)
-    assert torch.equal(torch.func.vmap(lambda row: sum_of_squares(row, -1))(x), sum_of_squares(x, -1))
 
 
 @pytest.mark.parametrize("pruned", [False, True])

@@ -1,5 +1,5 @@
-"""Key stream, normal draws and the Dawson function, compiled where there was a C compiler and by NumPy where not, with
-the same results."""
+"""Key stream, normal draws, the Dawson function and sums of squares, compiled where there was a C compiler and by NumPy
+where not, with the same results."""
 
 from dpvd.native.dawson import add_dawson
 from dpvd.native.implementation import (
@@ -12,6 +12,7 @@ from dpvd.native.implementation import (
     implementation_in_use,
     write_key_stream,
 )
+from dpvd.native.squares import row_squares
 
 __all__ = [
     "BLOCK_BYTES",
@@ -22,5 +23,6 @@ __all__ = [
     "draw_from_bytes",
     "draw_from_key",
     "implementation_in_use",
+    "row_squares",
     "write_key_stream",
 ]

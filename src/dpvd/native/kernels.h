@@ -1,4 +1,4 @@
-/* What the parts of the extension share: key stream in, noise out; and the slope of a divergence. */
+/* What the parts of the extension share: key stream in, noise out; the slope of a divergence; sums of squares. */
 
 #ifndef DPVD_KERNELS_H
 #define DPVD_KERNELS_H
@@ -53,5 +53,10 @@ void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float s
 void choose_dawson(void);
 /* out[i] += outer * D(inner * x[i]) for i below count; x may be out. */
 void add_dawson(float *out, const float *x, size_t count, float inner, float outer, int threads);
+
+/* Choose the code for this processor, once, before the first call of row_squares. */
+void choose_squares(void);
+/* out[i] = sum over j of x[i * columns + j]^2, for i below rows; out and x do not overlap. */
+void row_squares(const float *x, float *out, size_t rows, size_t columns, int threads);
 
 #endif

@@ -105,6 +105,26 @@ static PyObject *dawson(PyObject *module, PyObject *args) {
     return finish(valid, &x, &out);
 }
 
+static PyObject *squares(PyObject *module, PyObject *args) {
+    Py_buffer x, out;
+    int threads;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*i", &x, &out, &threads)) return NULL;
+    int valid = is_float_buffer(&x) && is_float_buffer(&out);
+    if (valid && (out.len == 0 ? x.len != 0 : x.len % out.len != 0)) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes cannot be rows, all as long, of %zd values", x.len,
+                     out.len / (Py_ssize_t)sizeof(float));
+        valid = 0;
+    }
+    if (valid) {
+        size_t rows = (size_t)out.len / sizeof(float);
+        Py_BEGIN_ALLOW_THREADS;
+        row_squares(x.buf, out.buf, rows, rows ? (size_t)(x.len / out.len) : 0, threads);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &x, &out);
+}
+
 static PyMethodDef methods[] = {
     {"key_stream", key_stream, METH_VARARGS, "key_stream(key, start, out): AES-256-CTR from byte start on."},
     {"normals_from_stream", normals_from_stream, METH_VARARGS,
@@ -113,6 +133,8 @@ static PyMethodDef methods[] = {
      "normals_from_bytes(raw, out, std, add): float32 noise from given bytes."},
     {"add_dawson", dawson, METH_VARARGS,
      "add_dawson(x, out, inner, outer, threads): out += outer * D(inner * x) in float32."},
+    {"row_squares", squares, METH_VARARGS,
+     "row_squares(x, out, threads): the sum of squares of each row of a float32 matrix; out has as many values as rows."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -122,6 +144,7 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     const char *instructions = choose_transform();
     cipher = choose_cipher();
     choose_dawson();
+    choose_squares();
     PyObject *module = PyModule_Create(&definition);
     if (module == NULL) return NULL;
     if (PyModule_AddStringConstant(module, "TRANSFORM", instructions) < 0 ||

@@ -7,10 +7,11 @@ from torch.nn import functional as F
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.functional import noise_std, sum_of_squares
+from dpvd.nn.functional import noise_std
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.priors import Prior
+from dpvd.nn.squares import sum_of_squares
 
 __all__ = ["AdditiveMultiheadAttention", "AttentionMap", "MultiplicativeMultiheadAttention", "projected_std"]
 

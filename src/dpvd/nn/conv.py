@@ -10,10 +10,10 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.functional import sum_of_squares
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import inside_transform
 from dpvd.nn.priors import Prior
+from dpvd.nn.squares import beside_its_squares
 
 __all__ = [
     "AdditiveConv",
@@ -98,6 +98,9 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         self.init_noise(rates, learned, log_sigma2, prior)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        if self.rates is Rates.LAYER and self.kept is None and self.groups == 1:
+            x, squares = beside_its_squares(x, 1)
+            return self.linear_map(x, self.weight, self.bias), self.log_sigma2.exp() * self._sum_under_kernel(squares)
         if not self._is_unfolded(x):
             return super().output_moments(x)
         patches = unfolded(x, self.kernel_size, self.stride, self.dilation)
@@ -119,15 +122,15 @@ class AdditiveConv(ConvMap, AdditiveNoise):
 
     def output_variance(self, x: Tensor) -> Tensor:
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
-        if self.rates is Rates.WEIGHT or self.kept is not None or self.groups > 1:
-            return super().output_variance(x)
-        variance = self.log_sigma2.exp()
-        if self.rates is Rates.NEURON:
-            return self.linear_map(x * x, variance.expand_as(self.weight[:1]), None)
-        energy = sum_of_squares(x, 1)
+        if self.rates is Rates.NEURON and self.kept is None and self.groups == 1:
+            return self.linear_map(x * x, self.log_sigma2.exp().expand_as(self.weight[:1]), None)
+        return super().output_variance(x)
+
+    def _sum_under_kernel(self, squares: Tensor) -> Tensor:
+        """[B, 1, *]: for each place of the kernel, the sum of [B, 1, *]."""
         if self.padding_mode == "zeros" and not isinstance(self.padding, str):
-            return variance * _window_sums(energy, self.kernel_size, self.stride, self.padding, self.dilation)
-        return self.linear_map(energy, variance.expand_as(self.weight[:1, :1]), None)
+            return _window_sums(squares, self.kernel_size, self.stride, self.padding, self.dilation)
+        return self.linear_map(squares, torch.ones_like(self.weight[:1, :1]), None)
 
 
 def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:

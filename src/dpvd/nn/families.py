@@ -187,16 +187,16 @@ class MultiplicativeNoise(VariationalLayer):
         if self.kind is MultiplicativeKind.A:
             x = x * self.multiplier(draw(x.shape, x))
             return self.linear_map(x, self.mean_weight(), self.bias)
-        mean = self.linear_map(x, self.mean_weight(), self.bias)
-        return add_noise_(mean, self.output_variance(x))
+        return add_noise_(*self.output_moments(x))
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """Type A: the factor on the inputs, 1 + √α·noise, with the gradient to ``log_rate``."""
         return 1 + (self.log_rate / 2).exp() * noise
 
-    def output_variance(self, x: Tensor) -> Tensor:
-        """Type B: x²∗(αφ²)."""
-        return self.linear_map(x * x, self.weight_variance(), None)
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Type B: mean x∗φ + b and variance x²∗(αφ²) of the outputs; both are new and may be written over."""
+        mean = self.linear_map(x, self.mean_weight(), self.bias)
+        return mean, self.linear_map(x * x, self.weight_variance(), None)
 
     def weight_variance(self) -> Tensor:
         return self.log_rate.exp() * self.mean_weight().square()

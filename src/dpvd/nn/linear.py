@@ -5,9 +5,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.functional import sum_of_squares
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.priors import Prior
+from dpvd.nn.squares import beside_its_squares
 
 __all__ = ["AdditiveLinear", "DenseMap", "MultiplicativeLinear"]
 
@@ -63,13 +63,14 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
         super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         self.init_noise(rates, learned, log_sigma2, prior)
 
-    def output_variance(self, x: Tensor) -> Tensor:
-        """v: [B, ..., out] for a rate per weight (or a pruned layer), else [B, ..., 1]."""
+    def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The variance is [B, ..., out] for a rate per weight (or a pruned layer), else [B, ..., 1]."""
         if self.rates is Rates.WEIGHT or self.kept is not None:
-            return super().output_variance(x)
+            return super().output_moments(x)
         if self.rates is Rates.NEURON:
-            return ((x * x) @ self.log_sigma2.exp()).unsqueeze(-1)
-        return self.log_sigma2.exp() * sum_of_squares(x, -1)
+            return self.linear_map(x, self.weight, self.bias), ((x * x) @ self.log_sigma2.exp()).unsqueeze(-1)
+        x, squares = beside_its_squares(x, -1)
+        return self.linear_map(x, self.weight, self.bias), self.log_sigma2.exp() * squares
 
 
 class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):

@@ -1,0 +1,81 @@
+"""Sums of squares of rows: as precise as float32 can say, the same by both implementations, not a value too many."""
+
+import doctest
+
+import numpy as np
+import pytest
+
+import dpvd.native.squares
+from dpvd.errors import DpvdError
+from dpvd.native import implementation_in_use, row_squares
+
+SHAPES = [(0, 5), (3, 0), (1, 1), (4, 15), (4, 16), (5, 17), (600, 784), (3, 100_003)]
+
+
+def matrix(shape: tuple[int, int]) -> np.ndarray:
+    """Entries of very different sizes."""
+    random = np.random.default_rng(shape)
+    return (random.normal(size=shape) * 10.0 ** random.uniform(-6, 6, shape)).astype(np.float32)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("threads", [1, 3])
+def test_sums_are_the_nearest_float32(implementation: str, shape: tuple[int, int], threads: int) -> None:
+    x = matrix(shape)
+    expected = (x.astype(np.longdouble) ** 2).sum(1).astype(np.float32)
+    np.testing.assert_array_equal(row_squares(x, threads=threads), expected)
+
+
+def test_long_rows_of_equal_entries_lose_nothing(implementation: str) -> None:
+    """A running sum in float32 would stop growing at 2^24."""
+    assert row_squares(np.ones((2, 20_000_000), np.float32)).tolist() == [20_000_000.0] * 2
+
+
+def test_neither_vanishing_nor_overflowing_squares_disturb_others(implementation: str) -> None:
+    x = np.array([[1e-30, 0, 0], [1e-22, 1e-22, 0], [3e19, 0, 0], [np.nan, 1, 0], [np.inf, 0, 1]], np.float32)
+    found = row_squares(x)
+    assert found[0] == 0
+    assert found[1] == pytest.approx(2e-44, rel=0.1)  # each square alone is rounded as well
+    assert found[2] == np.inf
+    assert np.isnan(found[3])
+    assert found[4] == np.inf
+
+
+@pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_compiled_and_pure_results_are_equal_bit_for_bit(
+    shape: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for native in ("1", "0"):
+        monkeypatch.setenv("DPVD_NATIVE", native)
+        results.append(row_squares(matrix(shape)).tobytes())
+    assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(
+    "x",
+    [
+        np.zeros((2, 2)),
+        np.zeros(4, np.float32),
+        np.zeros((4, 4), np.float32)[:, ::2],
+        np.zeros((4, 4), np.float32).T[1:],
+    ],
+    ids=["type", "dimensions", "strided", "transposed"],
+)
+def test_unsuitable_arrays_are_refused(implementation: str, x: np.ndarray) -> None:
+    with pytest.raises(DpvdError, match="contiguous, two-dimensional"):
+        row_squares(x)
+
+
+@pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
+@pytest.mark.parametrize(("size", "rows"), [(10, 3), (4, 0), (4, 8)])
+def test_the_kernel_itself_refuses_rows_that_do_not_fit(size: int, rows: int) -> None:
+    from dpvd.native import _kernels
+
+    with pytest.raises(ValueError, match="cannot be rows"):
+        _kernels.row_squares(np.zeros(size, np.float32), np.zeros(rows, np.float32), 1)
+
+
+def test_examples_in_docstrings() -> None:
+    assert doctest.testmod(dpvd.native.squares) == doctest.TestResults(failed=0, attempted=1)

@@ -1,0 +1,78 @@
+"""Sums of squares: the values and gradients of the plain formula, computed once where they are remembered."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from dpvd.nn import squares
+from dpvd.nn.squares import beside_its_squares, known_row_squares, remembering_squares, row_squares, sum_of_squares
+from tests.nn.cases import normal
+
+
+@pytest.mark.parametrize("dim", [1, -1])
+def test_a_sum_of_squares_has_the_gradient_of_the_formula(dim: int, generator: torch.Generator) -> None:
+    x = normal((5, 3, 4), generator).requires_grad_()
+    found, expected = sum_of_squares(x, dim), (x * x).sum(dim, keepdim=True)
+    assert torch.equal(found, expected)
+    weights = normal(tuple(expected.shape), generator)
+    gradients = [torch.autograd.grad((y * weights).sum(), x) for y in (found, expected)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=0)
+    assert torch.equal(torch.func.vmap(lambda row: sum_of_squares(row, -1))(x), sum_of_squares(x, -1))
+
+
+@pytest.mark.parametrize("used", ["both", "itself", "squares"])
+@pytest.mark.parametrize("shape", [(5, 4), (5, 3, 4)])
+def test_gradients_of_both_reach_the_tensor(used: str, shape: tuple[int, ...], generator: torch.Generator) -> None:
+    x, weights = normal(shape, generator).requires_grad_(), normal(shape, generator)
+    once, beside = beside_its_squares(x, -1)
+    assert torch.equal(once, x)
+    values = {"itself": (once * weights).sum(), "squares": (beside * weights).sum()}
+    formulas = {"itself": (x * weights).sum(), "squares": ((x * x).sum(-1, keepdim=True) * weights).sum()}
+    names = list(values) if used == "both" else [used]
+    gradients = [torch.autograd.grad(sum(terms[name] for name in names), x) for terms in (values, formulas)]
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+@pytest.mark.parametrize("form", ["as it is", "transposed", "scaled", "large"])
+def test_rows_in_every_form_are_precise(kind: torch.dtype, form: str, generator: torch.Generator) -> None:
+    rows = normal((6, 100_000 if form == "large" else 300), generator).to(kind)
+    scale = normal((rows.shape[1],), generator).to(kind) if form == "scaled" else None
+    if form == "transposed":
+        rows = rows.T.contiguous().T
+    found = row_squares(rows, scale)
+    exact = (rows.double() * (1 if scale is None else scale.double())).square().sum(1)
+    torch.testing.assert_close(found.double(), exact, rtol=8 * torch.finfo(kind).eps, atol=0)
+    assert found.dtype == kind
+
+
+def test_squares_are_remembered_until_the_tensor_is_written_over(
+    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
+) -> None:
+    asked: list[Tensor] = []
+
+    def counting(rows: Tensor) -> Tensor:
+        asked.append(rows)
+        return (rows * rows).sum(1)
+
+    monkeypatch.setattr(squares, "row_squares", counting)
+    x = normal((4, 3), generator)
+    with remembering_squares():
+        first = sum_of_squares(x, -1).squeeze(1)
+        assert known_row_squares(x) is known_row_squares(x)
+        assert len(asked) == 1
+        x *= 2
+        torch.testing.assert_close(known_row_squares(x), 4 * first)
+        assert len(asked) == 2
+        known_row_squares(x.clone())
+        assert len(asked) == 3
+    known_row_squares(x)
+    known_row_squares(x)
+    assert len(asked) == 5  # nothing is remembered outside
+
+
+def test_what_is_remembered_is_let_go_of(generator: torch.Generator) -> None:
+    with remembering_squares():
+        known_row_squares(normal((4, 3), generator))
+        assert len(squares._known.get() or {}) == 1
+    assert squares._known.get() is None
