@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpvd import native
+from dpvd.native import row_squares as float32_row_squares
 from dpvd.nn.noise import inside_transform
 
 __all__ = ["beside_its_squares", "known_row_squares", "remembering_squares", "row_squares", "sum_of_squares"]
@@ -23,7 +23,7 @@ def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
     loses 18 units over 4,096 equal entries and 3,000 over a million).
     """
     if scale is None and _is_for_kernels(rows):
-        return torch.from_numpy(native.row_squares(rows.detach().numpy(), threads=torch.get_num_threads()))
+        return torch.from_numpy(float32_row_squares(rows.detach().numpy(), threads=torch.get_num_threads()))
     if rows.numel() > CACHED_ENTRIES and len(rows) > 1:
         return torch.cat([row_squares(part, scale) for part in _in_the_cache(rows)])
     scaled = rows if scale is None else rows * scale
