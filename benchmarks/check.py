@@ -65,8 +65,9 @@ class Verdict:
 
 
 def judge(results: Results) -> list[Verdict]:
-    """Every figure that has a limit; one that is missing does not keep it."""
-    verdicts = []
+    """Every figure that has a limit; one that is missing does not keep it. Memory counts if any was measured."""
+    verdicts, works = [], results["workloads"].values()
+    with_memory = any("peak_mb" in found for work in works for found in work["systems"].values())
     for limit in LIMITS:
         for work in limit.workloads:
             systems = results["workloads"].get(work, {}).get("systems", {})
@@ -76,7 +77,8 @@ def judge(results: Results) -> list[Verdict]:
                 ratio = own.get("ratio") if limit.baseline == "plain" else own.get("ratio_to", {}).get(limit.baseline)
                 memory = own["peak_mb"] / base["peak_mb"] if "peak_mb" in own and "peak_mb" in base else None
                 verdicts.append(Verdict(work, system, "time", limit.baseline, ratio, limit.ratio))
-                verdicts.append(Verdict(work, system, "memory", limit.baseline, memory, limit.memory))
+                if with_memory:
+                    verdicts.append(Verdict(work, system, "memory", limit.baseline, memory, limit.memory))
     return verdicts
 
 

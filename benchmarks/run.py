@@ -1,7 +1,7 @@
 """Measure everything and write it down.
 
     make bench              all workloads, all systems, growth and other libraries: benchmarks/results/latest.json
-    make bench-quick        all workloads, our systems only, few rounds: benchmarks/results/quick.json
+    make bench-quick        all workloads, our systems only, few rounds, no memory: benchmarks/results/quick.json
     make bench-peers        the other libraries again, into the latest results
 
 On a busy machine: --clock cpu --threads 1.
@@ -37,7 +37,7 @@ class Settings:
 
     Args:
         rounds, seconds: of an interleaved run, whichever ends it first.
-        peaks: processes for each figure of memory.
+        peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
         clock, threads: as for ``benchmarks.child``.
     """
@@ -55,7 +55,7 @@ class Settings:
 
 
 FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20)
-FAST = Settings(rounds=30, seconds=5.0, peaks=1, profiled=0)
+FAST = Settings(rounds=60, seconds=10.0, peaks=0, profiled=0)  # starting a process takes several seconds
 
 
 def ours(name: str, settings: Settings) -> Results:
@@ -64,10 +64,11 @@ def ours(name: str, settings: Settings) -> Results:
     systems = [system for system in SYSTEMS if applies(system, work)]
     times = child("times", name, *systems, *settings.timed)
     entries = {system: entry(times, system, BASELINES) for system in systems}
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # memory does not mind company
-        peaks = pool.map(lambda system: _peak(settings, name, system), systems)
-    for system, peak in zip(systems, peaks, strict=True):
-        entries[system]["peak_mb"] = peak
+    if settings.peaks:
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # memory does not mind company
+            peaks = pool.map(lambda system: _peak(settings, name, system), systems)
+        for system, peak in zip(systems, peaks, strict=True):
+            entries[system]["peak_mb"] = peak
     return {
         "batch": work.batch,
         "parameters": sum(p.numel() for p in work.network().parameters()),
@@ -178,7 +179,7 @@ def _say(text: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--quick", action="store_true", help="our systems only, few rounds")
+    kind.add_argument("--quick", action="store_true", help="our systems only, few rounds, no memory")
     kind.add_argument("--peers-only", action="store_true", help="measure the other libraries again")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="at most this many for each interleaved run")

@@ -53,6 +53,14 @@ def test_what_was_not_measured_falls_short() -> None:
     assert all(verdict.found is None for verdict in short)
 
 
+def test_memory_counts_only_where_any_was_measured() -> None:
+    results = good_results()
+    for work in results["workloads"].values():
+        for system in work["systems"].values():
+            system.pop("peak_mb", None)
+    assert {verdict.quantity for verdict in check.judge(results)} == {"time"}
+
+
 def test_the_command_prints_what_falls_short_and_exits_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

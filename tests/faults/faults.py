@@ -217,13 +217,13 @@ FAULTS = [
         "a run's noise seeded although the system's was planned",
         FIT,
         {'= plan.bits("noise"), plan': '= SeededBits(0, "noise"), plan'},
-        "tests/training/test_step.py::test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded",
+        "tests/training/test_fit.py::test_noise_and_batches_repeat_only_if_they_are_seeded",
     ),
     Fault(
         "a run's batches seeded although the system's were planned",
         FIT,
         {', plan.bits("sampling")': ', SeededBits(0, "sampling")'},
-        "tests/training/test_step.py::test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded",
+        "tests/training/test_fit.py::test_noise_and_batches_repeat_only_if_they_are_seeded",
     ),
     Fault(
         "noise and batches from one stream",

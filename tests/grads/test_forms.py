@@ -38,18 +38,26 @@ def test_norms_and_sums_are_those_of_kept_gradients(held, divided, term, generat
     torch.testing.assert_close(summed(again.only(some), weights[some]), summed(kept.only(some), weights[some]))
 
 
-def test_never_more_than_a_few_examples_are_formed(term, monkeypatch):
+@pytest.mark.parametrize("kept", [0, 2, 5, 100])
+def test_a_few_are_formed_at_a_time_and_some_are_kept(kept, term, generator, monkeypatch):
+    """As many whole pieces as fit; the others are formed again, and the sum is the same bit for bit."""
     monkeypatch.setattr(forms, "HELD_ENTRIES", 2 * OUT * IN)
-    seen, plain = [], Outer(term.left, term.right)
+    monkeypatch.setattr(forms, "KEPT_ENTRIES", kept * OUT * IN)
+    formed: list[int] = []
 
     def form(examples):
-        seen.append(len(term.left[examples]))
-        return materialised(Outer(plain.left[examples], plain.right[examples]))
+        formed.append(len(term.left[examples]))
+        return materialised(Outer(term.left[examples], term.right[examples]))
 
+    weights = torch.rand(COUNT, generator=generator).double()
     again = FormedAgain(Formed(COUNT, form, term.scale))
+    without = summed(again, weights)
+    formed.clear()
     again.squared_norm(Products())
-    summed(again, torch.ones(COUNT).double())
-    assert seen == [2, 2, 2, 1] * 2
+    assert formed == [2, 2, 2, 1]
+    assert torch.equal(summed(again, weights), without)
+    assert formed[4:] == {0: [2, 2, 2, 1], 2: [2, 2, 1], 5: [2], 100: []}[kept]
+    assert torch.equal(summed(again.only(torch.arange(COUNT)), weights), without)
 
 
 def test_beside_other_terms_of_a_parameter_they_are_kept(term):

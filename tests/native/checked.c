@@ -40,7 +40,7 @@ int main(void) {
         for (size_t i = 0; i < count; i++) total += out[i];
         for (size_t rows = 1; rows <= 3; rows += 2) {
             float *squares = exactly(rows * sizeof *squares);
-            if (count % rows == 0) row_squares(out, squares, rows, count / rows, 2);
+            if (count % rows == 0) row_squares(out, rows > 1 ? out : NULL, squares, rows, count / rows, 2);
             free(squares);
         }
         free(out);

@@ -9,6 +9,7 @@ import dpvd.native.squares
 from dpvd.errors import DpvdError
 from dpvd.native import implementation_in_use, row_squares
 
+FOURS = np.ones((4, 4), np.float32)
 SHAPES = [(0, 5), (3, 0), (1, 1), (4, 15), (4, 16), (5, 17), (600, 784), (3, 100_003)]
 
 
@@ -20,10 +21,11 @@ def matrix(shape: tuple[int, int]) -> np.ndarray:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("threads", [1, 3])
-def test_sums_are_the_nearest_float32(implementation: str, shape: tuple[int, int], threads: int) -> None:
-    x = matrix(shape)
-    expected = (x.astype(np.longdouble) ** 2).sum(1).astype(np.float32)
-    np.testing.assert_array_equal(row_squares(x, threads=threads), expected)
+@pytest.mark.parametrize("scaled", [False, True])
+def test_sums_are_the_nearest_float32(implementation: str, shape: tuple[int, int], threads: int, scaled: bool) -> None:
+    x, scale = matrix(shape), matrix((1, shape[1]))[0] if scaled else None
+    expected = ((x if scale is None else x * scale).astype(np.longdouble) ** 2).sum(1).astype(np.float32)
+    np.testing.assert_array_equal(row_squares(x, scale, threads=threads), expected)
 
 
 def test_long_rows_of_equal_entries_lose_nothing(implementation: str) -> None:
@@ -49,32 +51,39 @@ def test_compiled_and_pure_results_are_equal_bit_for_bit(
     results = []
     for native in ("1", "0"):
         monkeypatch.setenv("DPVD_NATIVE", native)
-        results.append(row_squares(matrix(shape)).tobytes())
-    assert results[0] == results[1]
+        results += [row_squares(matrix(shape), scale).tobytes() for scale in (None, matrix((1, shape[1]))[0])]
+    assert results[:2] == results[2:]
 
 
 @pytest.mark.parametrize(
-    "x",
+    ("x", "scale"),
     [
-        np.zeros((2, 2)),
-        np.zeros(4, np.float32),
-        np.zeros((4, 4), np.float32)[:, ::2],
-        np.zeros((4, 4), np.float32).T[1:],
+        (np.zeros((2, 2)), None),
+        (np.zeros(4, np.float32), None),
+        (FOURS[:, ::2], None),
+        (FOURS.T[1:], None),
+        (FOURS, np.ones(4)),
+        (FOURS, np.ones(3, np.float32)),
+        (FOURS, np.ones(8, np.float32)[::2]),
     ],
-    ids=["type", "dimensions", "strided", "transposed"],
+    ids=["type", "dimensions", "strided", "transposed", "type of scale", "short scale", "strided scale"],
 )
-def test_unsuitable_arrays_are_refused(implementation: str, x: np.ndarray) -> None:
+def test_unsuitable_arrays_are_refused(implementation: str, x: np.ndarray, scale: np.ndarray | None) -> None:
     with pytest.raises(DpvdError, match="contiguous, two-dimensional"):
-        row_squares(x)
+        row_squares(x, scale)
 
 
 @pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
-@pytest.mark.parametrize(("size", "rows"), [(10, 3), (4, 0), (4, 8)])
-def test_the_kernel_itself_refuses_rows_that_do_not_fit(size: int, rows: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "rows", "columns", "reason"),
+    [(10, 3, None, "cannot be"), (4, 0, None, "cannot be"), (4, 8, None, "cannot be"), (8, 2, 3, "does not fit")],
+)
+def test_the_kernel_itself_refuses_what_does_not_fit(size: int, rows: int, columns: int | None, reason: str) -> None:
     from dpvd.native import _kernels
 
-    with pytest.raises(ValueError, match="cannot be rows"):
-        _kernels.row_squares(np.zeros(size, np.float32), np.zeros(rows, np.float32), 1)
+    scale = None if columns is None else np.zeros(columns, np.float32)
+    with pytest.raises(ValueError, match=reason):
+        _kernels.row_squares(np.zeros(size, np.float32), scale, np.zeros(rows, np.float32), 1)
 
 
 def test_examples_in_docstrings() -> None:

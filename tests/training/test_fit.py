@@ -130,9 +130,22 @@ def test_memory_mapped_bytes_train_as_their_values_in_memory(tmp_path):
     assert not same(from_values, network("plain"))
 
 
-def test_system_noise_never_repeats():
-    secret = plan(noise="system", seed=None)
-    assert not same(run(network(), secret).model, run(network(), secret).model)
+@pytest.mark.parametrize(("noise", "repeats"), [({"noise": "system", "seed": None}, False), ({}, True)])
+@pytest.mark.parametrize("batch_size", [100, 300])
+def test_noise_and_batches_repeat_only_if_they_are_seeded(batch_size, noise, repeats):
+    """Runs that start alike: with part batches, what they draw is compared; with all examples, their noise."""
+
+    def outcome() -> torch.Tensor:
+        seen, model = [], network("plain")
+
+        def loss_fn(model, x, y):
+            seen.append(x)
+            return cross_entropy(model, x, y)
+
+        run(model, plan(batch_size=batch_size, steps=4, **noise), loss_fn=loss_fn, evaluations=1)
+        return torch.cat(seen) if batch_size < 300 else model[0].weight
+
+    assert torch.equal(outcome(), outcome()) is repeats
 
 
 def test_averaging_takes_the_mean_of_the_last_iterates():

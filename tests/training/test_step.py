@@ -12,7 +12,7 @@ from dpvd.mechanisms import SystemBits, add_gaussian
 from dpvd.nn import AdditiveLinear, kl, noise_from, set_scale, variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger, Relation
-from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
+from dpvd.training import PrivateStep, cross_entropy
 
 WIDE = 400  # enough weights that the noise of one step can be measured to a few per cent
 
@@ -101,26 +101,6 @@ def test_equal_steps_repeat_their_noise_only_if_it_is_seeded(generator):
     seeded = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0, noise="seeded", seed=1)
     assert not torch.equal(noise_of(make_step(network(), system), batch), noise_of(make_step(network(), system), batch))
     assert torch.equal(noise_of(make_step(network(), seeded), batch), noise_of(make_step(network(), seeded), batch))
-
-
-@pytest.mark.parametrize(("noise", "repeats"), [({"noise": "system"}, False), ({"noise": "seeded", "seed": 1}, True)])
-@pytest.mark.parametrize("batch_size", [20, 40])
-def test_whole_runs_repeat_noise_and_batches_only_if_they_are_seeded(batch_size, noise, repeats, generator):
-    """Runs that start alike: with half batches, what they draw is compared; with all examples, their noise."""
-    everything = examples(40, generator)
-    plan = PrivacyPlan(40, batch_size, steps=4, noise_multiplier=1.0, **noise)
-
-    def run() -> torch.Tensor:
-        seen, model = [], network()
-
-        def loss_fn(model, x, y):
-            seen.append(x)
-            return cross_entropy(model, x, y)
-
-        fit(model, everything, plan, Recipe(learning_rate=0.1), delta=1e-5, loss_fn=loss_fn, evaluations=1)
-        return torch.cat(seen) if batch_size < 40 else model[0].weight
-
-    assert torch.equal(run(), run()) is repeats
 
 
 @both_ways

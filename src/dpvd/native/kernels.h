@@ -56,7 +56,7 @@ void add_dawson(float *out, const float *x, size_t count, float inner, float out
 
 /* Choose the code for this processor, once, before the first call of row_squares. */
 void choose_squares(void);
-/* out[i] = sum over j of x[i * columns + j]^2, for i below rows; out and x do not overlap. */
-void row_squares(const float *x, float *out, size_t rows, size_t columns, int threads);
+/* out[i] = sum over j of (scale[j] * x[i * columns + j])^2, for i below rows; no scale is NULL. out overlaps neither. */
+void row_squares(const float *x, const float *scale, float *out, size_t rows, size_t columns, int threads);
 
 #endif

@@ -106,22 +106,26 @@ static PyObject *dawson(PyObject *module, PyObject *args) {
 }
 
 static PyObject *squares(PyObject *module, PyObject *args) {
-    Py_buffer x, out;
+    Py_buffer x, scale, out;
     int threads;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*w*i", &x, &out, &threads)) return NULL;
-    int valid = is_float_buffer(&x) && is_float_buffer(&out);
-    if (valid && (out.len == 0 ? x.len != 0 : x.len % out.len != 0)) {
-        PyErr_Format(PyExc_ValueError, "%zd bytes cannot be rows, all as long, of %zd values", x.len,
-                     out.len / (Py_ssize_t)sizeof(float));
+    if (!PyArg_ParseTuple(args, "y*z*w*i", &x, &scale, &out, &threads)) return NULL;
+    size_t rows = (size_t)out.len / sizeof(float), columns = out.len ? (size_t)(x.len / out.len) : 0;
+    int valid = is_float_buffer(&x) && is_float_buffer(&out) && (scale.buf == NULL || is_float_buffer(&scale));
+    if (valid && (size_t)x.len != rows * columns * sizeof(float)) {
+        PyErr_Format(PyExc_ValueError, "%zd bytes cannot be %zu rows, all as long", x.len, rows);
+        valid = 0;
+    }
+    if (valid && rows && scale.buf != NULL && (size_t)scale.len != columns * sizeof(float)) {
+        PyErr_Format(PyExc_ValueError, "a scale of %zd bytes does not fit %zu columns", scale.len, columns);
         valid = 0;
     }
     if (valid) {
-        size_t rows = (size_t)out.len / sizeof(float);
         Py_BEGIN_ALLOW_THREADS;
-        row_squares(x.buf, out.buf, rows, rows ? (size_t)(x.len / out.len) : 0, threads);
+        row_squares(x.buf, scale.buf, out.buf, rows, columns, threads);
         Py_END_ALLOW_THREADS;
     }
+    if (scale.buf != NULL) PyBuffer_Release(&scale);
     return finish(valid, &x, &out);
 }
 
@@ -134,7 +138,8 @@ static PyMethodDef methods[] = {
     {"add_dawson", dawson, METH_VARARGS,
      "add_dawson(x, out, inner, outer, threads): out += outer * D(inner * x) in float32."},
     {"row_squares", squares, METH_VARARGS,
-     "row_squares(x, out, threads): the sum of squares of each row of a float32 matrix; out has as many values as rows."},
+     "row_squares(x, scale, out, threads): sums of squares of the rows of a float32 matrix, times a scale or None; out\n"
+     "has as many values as there are rows."},
     {NULL, NULL, 0, NULL},
 };
 

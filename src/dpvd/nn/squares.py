@@ -22,8 +22,9 @@ def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
     Guarantees: off by a few units of rounding, however long the rows are (which ``vector_norm`` is not: its running sum
     loses 18 units over 4,096 equal entries and 3,000 over a million).
     """
-    if scale is None and _is_for_kernels(rows):
-        return torch.from_numpy(float32_row_squares(rows.detach().numpy(), threads=torch.get_num_threads()))
+    if _is_for_kernels(rows) and (scale is None or _is_for_kernels(scale)):
+        factor = None if scale is None else scale.detach().numpy()
+        return torch.from_numpy(float32_row_squares(rows.detach().numpy(), factor, threads=torch.get_num_threads()))
     if rows.numel() > CACHED_ENTRIES and len(rows) > 1:
         return torch.cat([row_squares(part, scale) for part in _in_the_cache(rows)])
     scaled = rows if scale is None else rows * scale
@@ -31,8 +32,8 @@ def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
     return found
 
 
-def _is_for_kernels(rows: Tensor) -> bool:
-    return rows.dtype == torch.float32 and rows.device.type == "cpu" and rows.is_contiguous()
+def _is_for_kernels(values: Tensor) -> bool:
+    return values.dtype == torch.float32 and values.device.type == "cpu" and values.is_contiguous()
 
 
 def _in_the_cache(x: Tensor) -> tuple[Tensor, ...]:
