@@ -17,15 +17,14 @@ import torch
 
 from benchmarks.memory import limit_memory, peak_mb
 from benchmarks.shares import shares
-from benchmarks.timing import Clock, interleaved, spread
-from benchmarks.timing import ratios as ratios_to
+from benchmarks.timing import Clock, interleaved
 from benchmarks.workloads import workload
 
 __all__ = ["main", "measure"]
 
 
 def measure(arguments: list[str]) -> Any:
-    """What the command line asks for: milliseconds and ratios, a peak in MB, or shares."""
+    """What the command line asks for: milliseconds of each system in each round, a peak in MB, or shares."""
     options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -34,7 +33,7 @@ def measure(arguments: list[str]) -> Any:
     chosen = {name: systems[name] for name in options.systems}
     if options.what == "times":
         steps = {name: make(work) for name, make in chosen.items()}
-        return _times(interleaved(steps, rounds=options.rounds, seconds=options.seconds, clock=options.clock))
+        return interleaved(steps, rounds=options.rounds, seconds=options.seconds, clock=options.clock)
     (make,) = chosen.values()
     return peak_mb(make, work) if options.what == "peak" else shares(make(work), options.rounds)
 
@@ -43,15 +42,6 @@ def main() -> int:
     limit_memory()
     print(json.dumps(measure(sys.argv[1:])))
     return 0
-
-
-def _times(times: dict[str, list[float]]) -> dict[str, Any]:
-    """Milliseconds of each system, and the ratio of each to each."""
-    return {
-        "rounds": len(next(iter(times.values()))),
-        "ms": {name: spread(values).to_dict() for name, values in times.items()},
-        "ratios": {base: {name: value.to_dict() for name, value in ratios_to(times, base).items()} for base in times},
-    }
 
 
 def _parser() -> argparse.ArgumentParser:

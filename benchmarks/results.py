@@ -12,17 +12,20 @@ import torch
 
 import dpvd
 from benchmarks.children import ROOT
-from benchmarks.timing import Clock
+from benchmarks.timing import Clock, ratios, spread
 from dpvd.mechanisms import SystemBits
 
-__all__ = ["LATEST", "QUICK", "Results", "circumstances", "entry", "load", "save"]
+__all__ = ["LATEST", "QUICK", "Results", "Times", "circumstances", "entry", "load", "save"]
 
 LATEST = ROOT / "benchmarks" / "results" / "latest.json"
 QUICK = ROOT / "benchmarks" / "results" / "quick.json"
 
+Times = dict[str, list[float]]
+"""By system, the milliseconds of a step in each round."""
+
 Results = dict[str, Any]
 """date, machine, versions, clock, threads; ``workloads``: name to
-``{batch, parameters, variational, rounds, systems, shares}``;
+``{batch, parameters, variational, rounds, processes, systems, shares}``;
 ``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed: reason}``;
 ``growth``: what grows to ``{at, ratios}``."""
 
@@ -46,15 +49,15 @@ def circumstances(clock: Clock, threads: int) -> Results:
     }
 
 
-def entry(times: Any, system: str, baselines: tuple[str, ...]) -> Results:
-    """A system's figures of one interleaved run, as ``benchmarks.child times`` prints it."""
-    own, ratio = times["ms"][system], times["ratios"]["plain"][system]
+def entry(times: Times, system: str, baselines: tuple[str, ...]) -> Results:
+    """A system's figures, from its milliseconds and the baselines' in the same rounds."""
+    own, ratio = spread(times[system]), ratios(times, "plain")[system]
     return {
-        "ms": own["median"],
-        "ms_quartiles": [own["low"], own["high"]],
-        "ratio": ratio["median"],
-        "ratio_quartiles": [ratio["low"], ratio["high"]],
-        "ratio_to": {base: times["ratios"][base][system]["median"] for base in baselines if base in times["ratios"]},
+        "ms": own.median,
+        "ms_quartiles": [own.low, own.high],
+        "ratio": ratio.median,
+        "ratio_quartiles": [ratio.low, ratio.high],
+        "ratio_to": {base: ratios(times, base)[system].median for base in baselines if base in times},
     }
 
 

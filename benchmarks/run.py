@@ -8,20 +8,21 @@ On a busy machine: --clock cpu --threads 1.
 """
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 from benchmarks.children import NoResult, child
 from benchmarks.environments import PEERS, Peer, installed, interpreter
 from benchmarks.growth import GROWTH, Growth
-from benchmarks.results import LATEST, QUICK, Results, circumstances, entry, load, save
+from benchmarks.results import LATEST, QUICK, Results, Times, circumstances, entry, load, save
 from benchmarks.systems import SYSTEMS, applies
-from benchmarks.timing import Clock
+from benchmarks.timing import Clock, ratios
 from benchmarks.workloads import WORKLOADS, workload
 from dpvd.nn import variational
 
@@ -37,6 +38,8 @@ class Settings:
 
     Args:
         rounds, seconds: of an interleaved run, whichever ends it first.
+        processes: into which that run is divided. Where operands lie in memory makes a product of matrices up to a
+            fifth faster or slower, for as long as a process lives.
         peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
         clock, threads: as for ``benchmarks.child``.
@@ -46,15 +49,17 @@ class Settings:
     seconds: float
     peaks: int
     profiled: int
+    processes: int = 1
     clock: Clock = Clock.WALL
     threads: int = 0
 
     @property
     def timed(self) -> tuple[object, ...]:
-        return "--rounds", self.rounds, "--seconds", self.seconds, "--clock", self.clock, "--threads", self.threads
+        share = "--rounds", math.ceil(self.rounds / self.processes), "--seconds", self.seconds / self.processes
+        return *share, "--clock", self.clock, "--threads", self.threads
 
 
-FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20)
+FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, processes=4)
 FAST = Settings(rounds=60, seconds=10.0, peaks=0, profiled=0)  # starting a process takes several seconds
 
 
@@ -62,7 +67,7 @@ def ours(name: str, settings: Settings) -> Results:
     """A workload: the plain step and our systems, in one interleaved run; memory; where the time goes."""
     work = workload(name)
     systems = [system for system in SYSTEMS if applies(system, work)]
-    times = child("times", name, *systems, *settings.timed)
+    times = _times(settings, name, *systems)
     entries = {system: entry(times, system, BASELINES) for system in systems}
     if settings.peaks:
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # memory does not mind company
@@ -73,7 +78,8 @@ def ours(name: str, settings: Settings) -> Results:
         "batch": work.batch,
         "parameters": sum(p.numel() for p in work.network().parameters()),
         "variational": str(variational(work.network()).conversion),
-        "rounds": times["rounds"],
+        "rounds": len(times["plain"]),
+        "processes": settings.processes,
         "systems": entries,
         "shares": {system: _shares(settings, name, system) for system in PRIVATE if settings.profiled},
     }
@@ -91,12 +97,13 @@ def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) ->
 def growth(what: Growth, settings: Settings) -> Results:
     """Ratios to the plain step as one thing grows."""
     systems = ("plain", "dpsgd", "dpvd")
-    runs = [child("times", name, *systems, *settings.timed) for name in what.workloads]
+    once = replace(settings, processes=1)
+    runs = [_times(once, name, *systems) for name in what.workloads]
     return {
         "network": what.network,
         "at": list(what.at),
-        "ms": [run["ms"]["plain"]["median"] for run in runs],
-        "ratios": {system: [run["ratios"]["plain"][system] for run in runs] for system in systems[1:]},
+        "ms": [median(run["plain"]) for run in runs],
+        "ratios": {system: [ratios(run, "plain")[system].to_dict() for run in runs] for system in systems[1:]},
     }
 
 
@@ -108,6 +115,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.seconds or standard.seconds,
         standard.peaks,
         standard.profiled,
+        standard.processes,
         options.clock,
         options.threads,
     )
@@ -134,10 +142,17 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _peer(peer: Peer, system: str, name: str, settings: Settings) -> Results:
     python = interpreter(peer)
-    times = child("times", name, "plain", system, "--module", peer.module, *settings.timed, python=python)
+    once = replace(settings, processes=1)
+    times = _times(once, name, "plain", system, "--module", peer.module, python=python)
     found = entry(times, system, ())
     found["peak_mb"] = _peak(settings, name, system, "--module", peer.module, python=python)
     return found
+
+
+def _times(settings: Settings, name: str, *systems: str, python: Path | None = None) -> Times:
+    """Of all processes together."""
+    runs = [child("times", name, *systems, *settings.timed, python=python) for _ in range(settings.processes)]
+    return {system: [ms for run in runs for ms in run[system]] for system in runs[0]}
 
 
 def _peak(settings: Settings, name: str, system: str, *more: str, python: Path | None = None) -> float:

@@ -14,7 +14,7 @@ from benchmarks.timing import Clock
 from benchmarks import children, environments, run
 
 TINY = "16-8-10@4"
-BRIEFLY = run.Settings(rounds=3, seconds=0.1, peaks=1, profiled=2, clock=Clock.CPU)
+BRIEFLY = run.Settings(rounds=6, seconds=0.2, peaks=1, profiled=2, processes=2, clock=Clock.CPU)
 
 
 @pytest.fixture
@@ -35,6 +35,7 @@ def test_a_run_of_a_workload_has_all_figures() -> None:
     assert found["parameters"] == 17 * 8 + 9 * 10
     assert found["variational"] == "converted to AdditiveLinear: 0, 2; left as they are: none"
     assert set(found["systems"]) == {"plain", "by-hand", "dpsgd", "dpvd", "sparse", "sparse-private"}
+    assert found["rounds"] >= 2 * 3  # of two processes
     assert found["systems"]["plain"]["ratio"] == 1
     assert found["systems"]["sparse"]["ratio_to"] == {"sparse": 1}
     for entry in found["systems"].values():
