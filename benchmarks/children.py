@@ -1,16 +1,21 @@
 """Measurements in processes of their own: what they printed, or why there is nothing."""
 
+import contextlib
 import json
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ROOT", "NoResult", "child"]
+__all__ = ["ANSWER", "ROOT", "NoResult", "Taking", "child"]
 
 ROOT = Path(__file__).parents[1]
 LONGEST_REASON = 160
+ANSWER = "answer:"
+"""Begins the lines that ``benchmarks.child turns`` answers with: libraries may print what they like."""
 
 
 class NoResult(Exception):
@@ -28,22 +33,80 @@ def child(*arguments: object, python: Path | None = None, timeout: float = 900.0
     Raises:
         NoResult: with the reason, when the process failed, was killed or took too long.
     """
-    command = [str(python or sys.executable), "-m", "benchmarks.child", *map(str, arguments)]
     try:
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(_command(arguments, python), cwd=ROOT, capture_output=True, text=True, timeout=timeout)
     except subprocess.TimeoutExpired:
         raise NoResult(f"took longer than {timeout:g} s") from None
-    if done.returncode < 0:
-        raise NoResult(
-            f"ended by {signal.Signals(-done.returncode).name}, as processes are that ask for too much memory"
-        )
-    if done.returncode > 0:
-        raise NoResult(_reason(done.stderr))
+    if done.returncode:
+        raise NoResult(_reason(done.returncode, done.stderr))
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def _reason(errors: str) -> str:
-    """The line of the exception."""
+class Taking:
+    """A system that takes turns in a process of its own: memory that others use and give back does not change it.
+
+    Args:
+        arguments: of ``python -m benchmarks.child turns``.
+        python: the interpreter; this one if None.
+        timeout: seconds after which the process is ended.
+    """
+
+    def __init__(self, *arguments: object, python: Path | None = None, timeout: float = 900.0) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed at the end
+        self._process = subprocess.Popen(
+            _command(("turns", *arguments), python),
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+        self._timer = threading.Timer(timeout, self._process.kill)
+        self._timer.start()
+
+    def wait_until_ready(self) -> None:
+        """Return when it has been built and warmed up.
+
+        Raises:
+            NoResult: with the reason, if that failed.
+        """
+        self._answer()
+
+    def __call__(self, repeats: int) -> float:
+        """Take so many steps: milliseconds of one.
+
+        Raises:
+            NoResult: with the reason, if the process failed, was killed or took too long.
+        """
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # the reason is found when there is no answer
+            print(repeats, file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def end(self) -> None:
+        self._timer.cancel()
+        self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def _answer(self) -> str:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith(ANSWER):
+                return line.removeprefix(ANSWER).strip()
+        code = self._process.wait()
+        self._errors.seek(0)
+        raise NoResult(_reason(code, self._errors.read()))
+
+
+def _command(arguments: tuple[object, ...], python: Path | None) -> list[str]:
+    return [str(python or sys.executable), "-m", "benchmarks.child", *map(str, arguments)]
+
+
+def _reason(code: int, errors: str) -> str:
+    """The signal that ended a process, or the line of its exception."""
+    if code < 0:
+        return f"ended by {signal.Signals(-code).name}, as processes are that ask for too much memory or time"
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
     raised = [line for line in lines if ": " in line and line.split(":")[0].endswith(("Error", "Exception", "Exit"))]
     reason = (raised or lines or ["failed without a word"])[-1]

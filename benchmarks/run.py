@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.children import NoResult, child
+from benchmarks.children import NoResult, Taking, child
 from benchmarks.environments import PEERS, Peer, installed, interpreter
 from benchmarks.growth import GROWTH, Growth
 from benchmarks.results import LATEST, QUICK, Results, Times, circumstances, entry, load, save
 from benchmarks.systems import SYSTEMS, applies
-from benchmarks.timing import Clock, ratios
+from benchmarks.timing import Clock, interleaved, ratios
 from benchmarks.workloads import WORKLOADS, workload
 from dpvd.nn import variational
 
@@ -37,9 +37,9 @@ class Settings:
     """How long and how to measure.
 
     Args:
-        rounds, seconds: of an interleaved run, whichever ends it first.
-        processes: into which that run is divided. Where operands lie in memory makes a product of matrices up to a
-            fifth faster or slower, for as long as a process lives.
+        rounds, seconds: of all interleaved runs together, whichever ends it first.
+        processes: how many runs, each with a new process for every system. Where operands lie in memory makes a
+            product of matrices up to a fifth faster or slower, for as long as a process lives.
         peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
         clock, threads: as for ``benchmarks.child``.
@@ -53,14 +53,9 @@ class Settings:
     clock: Clock = Clock.WALL
     threads: int = 0
 
-    @property
-    def timed(self) -> tuple[object, ...]:
-        share = "--rounds", math.ceil(self.rounds / self.processes), "--seconds", self.seconds / self.processes
-        return *share, "--clock", self.clock, "--threads", self.threads
 
-
-FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, processes=4)
-FAST = Settings(rounds=60, seconds=10.0, peaks=0, profiled=0)  # starting a process takes several seconds
+FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, processes=2)
+FAST = Settings(rounds=60, seconds=8.0, peaks=0, profiled=0)  # starting a process takes several seconds
 
 
 def ours(name: str, settings: Settings) -> Results:
@@ -143,16 +138,36 @@ def main(arguments: list[str] | None = None) -> int:
 def _peer(peer: Peer, system: str, name: str, settings: Settings) -> Results:
     python = interpreter(peer)
     once = replace(settings, processes=1)
-    times = _times(once, name, "plain", system, "--module", peer.module, python=python)
+    times = _times(once, name, "plain", system, more=("--module", peer.module), python=python)
     found = entry(times, system, ())
     found["peak_mb"] = _peak(settings, name, system, "--module", peer.module, python=python)
     return found
 
 
-def _times(settings: Settings, name: str, *systems: str, python: Path | None = None) -> Times:
-    """Of all processes together."""
-    runs = [child("times", name, *systems, *settings.timed, python=python) for _ in range(settings.processes)]
-    return {system: [ms for run in runs for ms in run[system]] for system in runs[0]}
+def _times(
+    settings: Settings, name: str, *systems: str, more: tuple[str, ...] = (), python: Path | None = None
+) -> Times:
+    """Of several interleaved runs, one after the other, with new processes for each."""
+    total: Times = {system: [] for system in systems}
+    for _ in range(settings.processes):
+        for system, ms in _interleaved(settings, name, systems, more, python).items():
+            total[system] += ms
+    return total
+
+
+def _interleaved(
+    settings: Settings, name: str, systems: tuple[str, ...], more: tuple[str, ...], python: Path | None
+) -> Times:
+    options = (*more, "--clock", settings.clock, "--threads", settings.threads)
+    takers = {system: Taking(name, system, *options, python=python) for system in systems}
+    rounds, seconds = math.ceil(settings.rounds / settings.processes), settings.seconds / settings.processes
+    try:
+        for taker in takers.values():
+            taker.wait_until_ready()
+        return interleaved(takers, rounds=rounds, seconds=seconds)
+    finally:
+        for taker in takers.values():
+            taker.end()
 
 
 def _peak(settings: Settings, name: str, system: str, *more: str, python: Path | None = None) -> float:

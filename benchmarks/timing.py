@@ -9,7 +9,10 @@ from enum import StrEnum
 
 from benchmarks.workloads import Step
 
-__all__ = ["Clock", "Spread", "interleaved", "ratios", "spread"]
+__all__ = ["Clock", "Spread", "Turn", "interleaved", "ratios", "spread", "turns"]
+
+Turn = Callable[[int], float]
+"""Takes so many steps and returns the milliseconds that one of them took."""
 
 WARM_UP = 3  # steps: the first chooses engines and allocates, the next fill caches
 FEWEST_ROUNDS = 3
@@ -61,9 +64,21 @@ def ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Spr
     }
 
 
-def interleaved(
-    steps: Mapping[str, Step], *, rounds: int, seconds: float, clock: Clock = Clock.WALL
-) -> dict[str, list[float]]:
+def turns(step: Step, clock: Clock = Clock.WALL) -> Turn:
+    """Take this step, after some that warm it up, in turns on the clock."""
+    for _ in range(WARM_UP):
+        step()
+
+    def take(repeats: int) -> float:
+        started = clock.read()
+        for _ in range(repeats):
+            step()
+        return 1000 * (clock.read() - started) / repeats
+
+    return take
+
+
+def interleaved(systems: Mapping[str, Turn], *, rounds: int, seconds: float) -> dict[str, list[float]]:
     """Milliseconds per step of each system, one value for each round.
 
     In a round every system has one turn, beginning with another one in every round. A turn is one step, or several
@@ -71,24 +86,20 @@ def interleaved(
     20 ms, the same for all but those that would need more than half a second for it.
 
     Args:
-        steps: the systems.
+        systems: how each takes its turn.
         rounds: how many rounds at most.
         seconds: no round begins after this much time, but three are made in any case.
-        clock: what is measured.
     """
-    names = list(steps)
-    for step in steps.values():
-        for _ in range(WARM_UP):
-            step()
-    repeats = _repeats({name: _turn(step, 1, clock.read) for name, step in steps.items()})
+    names = list(systems)
+    repeats = _repeats({name: turn(1) for name, turn in systems.items()})
     times: dict[str, list[float]] = {name: [] for name in names}
     end = time.monotonic() + seconds
-    for turn in range(max(rounds, FEWEST_ROUNDS)):
-        if turn >= FEWEST_ROUNDS and time.monotonic() > end:
+    for place in range(max(rounds, FEWEST_ROUNDS)):
+        if place >= FEWEST_ROUNDS and time.monotonic() > end:
             break
-        first = turn % len(names)
+        first = place % len(names)
         for name in names[first:] + names[:first]:
-            times[name].append(_turn(steps[name], repeats[name], clock.read))
+            times[name].append(systems[name](repeats[name]))
     return times
 
 
@@ -96,11 +107,3 @@ def _repeats(alone: Mapping[str, float]) -> dict[str, int]:
     """How many steps each system takes in a turn, from the milliseconds of one of them."""
     common = math.ceil(SHORT_TURN_MS / max(min(alone.values()), 1e-3))
     return {name: max(1, min(common, int(LONG_TURN_MS / max(ms, 1e-3)))) for name, ms in alone.items()}
-
-
-def _turn(step: Step, repeats: int, read: Callable[[], float]) -> float:
-    """Milliseconds per step of one turn."""
-    started = read()
-    for _ in range(repeats):
-        step()
-    return 1000 * (read() - started) / repeats

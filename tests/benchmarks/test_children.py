@@ -1,12 +1,14 @@
 """Measurements in processes of their own, and the reasons of those that fail."""
 
 import sys
+import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.child import measure
-from benchmarks.children import NoResult, child
+from benchmarks.children import NoResult, Taking, child
 from benchmarks.environments import PEERS, Peer, interpreter
 from benchmarks.growth import Growth
 from benchmarks.timing import Clock
@@ -15,6 +17,21 @@ from benchmarks import children, environments, run
 
 TINY = "16-8-10@4"
 BRIEFLY = run.Settings(rounds=6, seconds=0.2, peaks=1, profiled=2, processes=2, clock=Clock.CPU)
+
+
+class TakingHere:
+    """Takes turns without a process of its own."""
+
+    def __init__(self, *arguments: object, python: Path | None = None) -> None:
+        assert python in (None, Path(sys.executable))
+        self.take = measure(["turns", *map(str, arguments)])
+
+    def wait_until_ready(self) -> None: ...
+
+    def __call__(self, repeats: int) -> float:
+        return self.take(repeats)
+
+    def end(self) -> None: ...
 
 
 @pytest.fixture
@@ -26,6 +43,7 @@ def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
         return measure([str(argument) for argument in arguments])
 
     monkeypatch.setattr(run, "child", here)
+    monkeypatch.setattr(run, "Taking", TakingHere)
 
 
 @pytest.mark.usefixtures("in_this_process")
@@ -72,7 +90,26 @@ def test_a_library_that_does_not_install_is_reported_with_the_reason(
 
 def test_a_child_that_fails_says_why() -> None:
     with pytest.raises(NoResult, match="ValueError: no workload 'nonsense'"):
-        child("times", "nonsense", "plain")
+        child("peak", "nonsense", "plain")
+
+
+def test_systems_take_turns_in_processes_of_their_own() -> None:
+    times = run._times(replace(BRIEFLY, processes=1), TINY, "plain", "dpsgd")
+    assert [len(ms) >= 3 and min(ms) > 0 for ms in times.values()] == [True, True]
+
+
+def test_a_system_that_cannot_take_turns_says_why_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    printing = tmp_path / "printing"
+    printing.write_text("#!/bin/sh\necho hello\necho answer: ready\nread line\necho ValueError: tired >&2\nexit 1\n")
+    printing.chmod(0o755)
+    taking = Taking(python=printing)
+    taking.wait_until_ready()
+    with pytest.raises(NoResult, match="ValueError: tired"):
+        taking(1)
+    taking.end()
+    with pytest.raises(NoResult, match="KeyError: 'nobody'"):
+        run._times(BRIEFLY, TINY, "plain", "nobody")
+    assert not [thread for thread in threading.enumerate() if isinstance(thread, threading.Timer)]
 
 
 def test_a_child_that_is_killed_or_too_slow_says_so(tmp_path: Path) -> None:
@@ -89,7 +126,7 @@ def test_a_child_that_is_killed_or_too_slow_says_so(tmp_path: Path) -> None:
 
 
 def test_long_reasons_are_cut() -> None:
-    reason = children._reason("Traceback:\n  File ...\nRuntimeError: " + "x" * 500 + "\nsome warning\n")
+    reason = children._reason(1, "Traceback:\n  File ...\nRuntimeError: " + "x" * 500 + "\nsome warning\n")
     assert reason.startswith("RuntimeError: xxx")
     assert len(reason) == children.LONGEST_REASON
 
