@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ __all__ = ["ANSWER", "ROOT", "NoResult", "Taking", "child"]
 
 ROOT = Path(__file__).parents[1]
 LONGEST_REASON = 160
+PAUSE = 0.03  # seconds before a turn: threads of the one before still spin for some milliseconds
 ANSWER = "answer:"
 """Begins the lines that ``benchmarks.child turns`` answers with: libraries may print what they like."""
 
@@ -79,6 +81,7 @@ class Taking:
             NoResult: with the reason, if the process failed, was killed or took too long.
         """
         assert self._process.stdin is not None
+        time.sleep(PAUSE)
         with contextlib.suppress(BrokenPipeError):  # the reason is found when there is no answer
             print(repeats, file=self._process.stdin, flush=True)
         return float(self._answer())
