@@ -55,7 +55,7 @@ class Settings:
 
 
 FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, processes=2)
-FAST = Settings(rounds=60, seconds=8.0, peaks=0, profiled=0)  # starting a process takes several seconds
+FAST = Settings(rounds=60, seconds=6.0, peaks=0, profiled=0)  # starting a process takes several seconds
 
 
 def ours(name: str, settings: Settings) -> Results:
