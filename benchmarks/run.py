@@ -37,8 +37,8 @@ class Settings:
     """How long and how to measure.
 
     Args:
-        rounds, seconds: of all interleaved runs together, whichever ends it first.
-        processes: how many runs, each with a new process for every system. Where operands lie in memory makes a
+        rounds, seconds: of all runs together, whichever ends it first.
+        runs: how many interleaved runs, each with a new process for every system. Where operands lie in memory makes a
             product of matrices up to a fifth faster or slower, for as long as a process lives.
         peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
@@ -49,17 +49,17 @@ class Settings:
     seconds: float
     peaks: int
     profiled: int
-    processes: int = 1
+    runs: int = 1
     clock: Clock = Clock.WALL
     threads: int = 0
 
 
-FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, processes=2)
+FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, runs=2)
 FAST = Settings(rounds=60, seconds=6.0, peaks=0, profiled=0)  # starting a process takes several seconds
 
 
 def ours(name: str, settings: Settings) -> Results:
-    """A workload: the plain step and our systems, in one interleaved run; memory; where the time goes."""
+    """A workload: the plain step and our systems, taking turns; memory; where the time goes."""
     work = workload(name)
     systems = [system for system in SYSTEMS if applies(system, work)]
     times = _times(settings, name, *systems)
@@ -74,7 +74,7 @@ def ours(name: str, settings: Settings) -> Results:
         "parameters": sum(p.numel() for p in work.network().parameters()),
         "variational": str(variational(work.network()).conversion),
         "rounds": len(times["plain"]),
-        "processes": settings.processes,
+        "runs": settings.runs,
         "systems": entries,
         "shares": {system: _shares(settings, name, system) for system in PRIVATE if settings.profiled},
     }
@@ -92,7 +92,7 @@ def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) ->
 def growth(what: Growth, settings: Settings) -> Results:
     """Ratios to the plain step as one thing grows."""
     systems = ("plain", "dpsgd", "dpvd")
-    once = replace(settings, processes=1)
+    once = replace(settings, runs=1)
     runs = [_times(once, name, *systems) for name in what.workloads]
     return {
         "network": what.network,
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
         options.seconds or standard.seconds,
         standard.peaks,
         standard.profiled,
-        standard.processes,
+        standard.runs,
         options.clock,
         options.threads,
     )
@@ -137,7 +137,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _peer(peer: Peer, system: str, name: str, settings: Settings) -> Results:
     python = interpreter(peer)
-    once = replace(settings, processes=1)
+    once = replace(settings, runs=1)
     times = _times(once, name, "plain", system, more=("--module", peer.module), python=python)
     found = entry(times, system, ())
     found["peak_mb"] = _peak(settings, name, system, "--module", peer.module, python=python)
@@ -149,7 +149,7 @@ def _times(
 ) -> Times:
     """Of several interleaved runs, one after the other, with new processes for each."""
     total: Times = {system: [] for system in systems}
-    for _ in range(settings.processes):
+    for _ in range(settings.runs):
         for system, ms in _interleaved(settings, name, systems, more, python).items():
             total[system] += ms
     return total
@@ -160,7 +160,7 @@ def _interleaved(
 ) -> Times:
     options = (*more, "--clock", settings.clock, "--threads", settings.threads)
     takers = {system: Taking(name, system, *options, python=python) for system in systems}
-    rounds, seconds = math.ceil(settings.rounds / settings.processes), settings.seconds / settings.processes
+    rounds, seconds = math.ceil(settings.rounds / settings.runs), settings.seconds / settings.runs
     try:
         for taker in takers.values():
             taker.wait_until_ready()

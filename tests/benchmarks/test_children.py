@@ -16,7 +16,7 @@ from benchmarks.timing import Clock
 from benchmarks import children, environments, run
 
 TINY = "16-8-10@4"
-BRIEFLY = run.Settings(rounds=6, seconds=0.2, peaks=1, profiled=2, processes=2, clock=Clock.CPU)
+BRIEFLY = run.Settings(rounds=6, seconds=0.2, peaks=1, profiled=2, runs=2, clock=Clock.CPU)
 
 
 class TakingHere:
@@ -53,7 +53,7 @@ def test_a_run_of_a_workload_has_all_figures() -> None:
     assert found["parameters"] == 17 * 8 + 9 * 10
     assert found["variational"] == "converted to AdditiveLinear: 0, 2; left as they are: none"
     assert set(found["systems"]) == {"plain", "by-hand", "dpsgd", "dpvd", "sparse", "sparse-private"}
-    assert found["rounds"] >= 2 * 3  # of two processes
+    assert found["rounds"] >= 2 * 3  # of two runs
     assert found["systems"]["plain"]["ratio"] == 1
     assert found["systems"]["sparse"]["ratio_to"] == {"sparse": 1}
     for entry in found["systems"].values():
@@ -94,7 +94,7 @@ def test_a_child_that_fails_says_why() -> None:
 
 
 def test_systems_take_turns_in_processes_of_their_own() -> None:
-    times = run._times(replace(BRIEFLY, processes=1), TINY, "plain", "dpsgd")
+    times = run._times(replace(BRIEFLY, runs=1), TINY, "plain", "dpsgd")
     assert [len(ms) >= 3 and min(ms) > 0 for ms in times.values()] == [True, True]
 
 

@@ -139,10 +139,10 @@ FAULTS = [
         "tests/grads/test_engines.py::test_noise_differs_between_examples",
     ),
     Fault(
-        "norms from squares of what was there before",
+        "norms from a part of each row",
         "nn/squares.py",
-        {"if seen is None or seen[1] != rows._version:": "if seen is None:"},
-        "tests/nn/test_squares.py::test_squares_are_remembered_until_the_tensor_is_written_over",
+        {"float32_row_squares(rows.detach().numpy()": "float32_row_squares(rows.detach()[:, 1:].contiguous().numpy()"},
+        "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
         "per-layer clipping accounted as flat",

@@ -6,10 +6,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode, Engine, GradientClipper, clipped_grad
-from dpvd.nn import noise_from
+from dpvd.nn import AdditiveLinear, noise_from
 from dpvd.privacy import Relation
 from tests.grads.models import FEATURES, LAYERS, cross_entropy, make_batch, two_layers
 
@@ -113,3 +114,24 @@ def test_clipping_round_trips():
     assert Clipping.from_dict(clipping.to_dict()) == clipping
     with pytest.raises(DpvdError):
         Clipping.from_dict({"norm": 1})
+
+
+class ChangesItsInput(nn.Module):
+    """Writes over what a layer has seen in a way that autograd is not told of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = AdditiveLinear(6, 3, rates="layer", learned=False)
+        self.layer.set_scale(0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.layer(x)
+        x.data.mul_(1000.0)
+        return y
+
+
+def test_norms_are_those_of_what_is_added_up_even_if_it_was_changed_unnoticed(generator):
+    """The gradient is wrong then, but no longer than allowed."""
+    batch = torch.randn(1, 6, generator=generator), torch.tensor([1])
+    found = clipped(ChangesItsInput(), batch, Clipping("flat", clip_norm=0.5))
+    assert torch.cat([grad.flatten() for grad in found.grads.values()]).norm() <= 0.5

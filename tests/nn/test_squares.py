@@ -1,11 +1,9 @@
-"""Sums of squares: the values and gradients of the plain formula, computed once where they are remembered."""
+"""Sums of squares: the values and gradients of the plain formula."""
 
 import pytest
 import torch
-from torch import Tensor
 
-from dpvd.nn import squares
-from dpvd.nn.squares import beside_its_squares, known_row_squares, remembering_squares, row_squares, sum_of_squares
+from dpvd.nn.squares import beside_its_squares, row_squares, sum_of_squares
 from tests.nn.cases import normal
 
 
@@ -44,35 +42,3 @@ def test_rows_in_every_form_are_precise(kind: torch.dtype, form: str, generator:
     exact = (rows.double() * (1 if scale is None else scale.double())).square().sum(1)
     torch.testing.assert_close(found.double(), exact, rtol=8 * torch.finfo(kind).eps, atol=0)
     assert found.dtype == kind
-
-
-def test_squares_are_remembered_until_the_tensor_is_written_over(
-    monkeypatch: pytest.MonkeyPatch, generator: torch.Generator
-) -> None:
-    asked: list[Tensor] = []
-
-    def counting(rows: Tensor) -> Tensor:
-        asked.append(rows)
-        return (rows * rows).sum(1)
-
-    monkeypatch.setattr(squares, "row_squares", counting)
-    x = normal((4, 3), generator)
-    with remembering_squares():
-        first = sum_of_squares(x, -1).squeeze(1)
-        assert known_row_squares(x) is known_row_squares(x)
-        assert len(asked) == 1
-        x *= 2
-        torch.testing.assert_close(known_row_squares(x), 4 * first)
-        assert len(asked) == 2
-        known_row_squares(x.clone())
-        assert len(asked) == 3
-    known_row_squares(x)
-    known_row_squares(x)
-    assert len(asked) == 5  # nothing is remembered outside
-
-
-def test_what_is_remembered_is_let_go_of(generator: torch.Generator) -> None:
-    with remembering_squares():
-        known_row_squares(normal((4, 3), generator))
-        assert len(squares._known.get() or {}) == 1
-    assert squares._known.get() is None

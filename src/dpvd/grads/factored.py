@@ -21,14 +21,12 @@ from dpvd.grads.terms import Direct, Outer, Term
 from dpvd.grads.units import Call, batch_dims, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape
-from dpvd.nn.squares import remembering_squares
 
 __all__ = ["factored"]
 
 log = logging.getLogger("dpvd")
 
 
-@remembering_squares()
 def factored(
     model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping
 ) -> ClippedGradients:

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpvd.grads.terms import blocks
-from dpvd.nn.squares import known_row_squares
+from dpvd.nn.squares import row_squares
 
 __all__ = ["GRAM_PIECE", "Products", "additions", "largest_size", "product", "rounded_up"]
 
@@ -31,7 +31,7 @@ class Products:
         """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
         key = id(rows), 0
         if key not in self._known:
-            found = known_row_squares(rows)
+            found = row_squares(rows)
             self._known[key] = rows, found
             self.sizes.append(found)
         return self._known[key][1]

@@ -1,8 +1,5 @@
 """Sums of squares: variances of outputs and norms of gradients are made of them."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -11,7 +8,7 @@ from torch import Tensor
 from dpvd.native import row_squares as float32_row_squares
 from dpvd.nn.noise import inside_transform
 
-__all__ = ["beside_its_squares", "known_row_squares", "remembering_squares", "row_squares", "sum_of_squares"]
+__all__ = ["beside_its_squares", "row_squares", "sum_of_squares"]
 
 CACHED_ENTRIES = 1 << 18  # 1 MB in float32
 
@@ -42,31 +39,6 @@ def _in_the_cache(x: Tensor) -> tuple[Tensor, ...]:
     return torch.split(x, size)
 
 
-@contextmanager
-def remembering_squares() -> Iterator[None]:
-    """Inside the block, :func:`known_row_squares` computes those of a tensor once: layers and norms want the same."""
-    token = _known.set({})
-    try:
-        yield
-    finally:
-        _known.reset(token)
-
-
-def known_row_squares(rows: Tensor) -> Tensor:
-    """:func:`row_squares`, remembered where :func:`remembering_squares` is in force and not to be written over.
-
-    Guarantees: a tensor that was written over in between is another one, and its squares are computed anew.
-    """
-    known = _known.get()
-    if known is None:
-        return row_squares(rows)
-    seen = known.get(id(rows))
-    if seen is None or seen[1] != rows._version:
-        # The tensor is kept too, so that its id stays its own.
-        seen = known[id(rows)] = rows, rows._version, row_squares(rows.detach())
-    return seen[2]
-
-
 def sum_of_squares(x: Tensor, dim: int) -> Tensor:
     """Σ x² over a dimension, which stays with size 1; differentiable once outside of transforms.
 
@@ -89,7 +61,7 @@ def beside_its_squares(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 
 def _sum_of_squares(x: Tensor, dim: int) -> Tensor:
     if x.dim() == 2 and dim == -1:
-        return known_row_squares(x).unsqueeze(1)
+        return row_squares(x.detach()).unsqueeze(1)
     parts = _in_the_cache(x.detach())
     return torch.cat([(part * part).sum(dim, keepdim=True) for part in parts])
 
@@ -112,6 +84,3 @@ class _BesideItsSquares(torch.autograd.Function):
         if grad is None:
             return x * (2 * of_squares), None
         return torch.addcmul(grad, x, 2 * of_squares), None
-
-
-_known: ContextVar[dict[int, tuple[Tensor, int, Tensor]] | None] = ContextVar("dpvd_known_squares", default=None)
