@@ -8,6 +8,9 @@ newline included, is on disk, and the caller uses nothing of a step before it ha
 without its newline is therefore a charge that never returned; nothing was released under it, and it is
 ignored. A complete line whose caller died counts, although perhaps nothing was released. Damage of any
 other kind cannot come from a crash, and is an error.
+
+One process charges at a time: whoever charges first locks the file until the ledger is closed or the
+process ends, by whatever means; a second one is refused.
 """
 
 import hashlib
@@ -15,11 +18,17 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from weakref import WeakValueDictionary
 
 from dpvd.errors import DpvdError, positive_int
 
-__all__ = ["Ledger"]
+try:
+    import fcntl
+except ImportError:  # Windows: a writer is noticed by the file's size alone
+    fcntl = None  # type: ignore[assignment]
+
+__all__ = ["Ledger", "fingerprint"]
 
 _VERSION = 1
 
@@ -28,7 +37,8 @@ class Ledger:
     """The charges of one run, append-only; make one with :meth:`create` or :meth:`open`.
 
     Guarantees: totals only grow, every total is the previous one plus its steps, and a charge is on disk
-    before :meth:`charge` returns. A ledger that something else wrote to meanwhile refuses to charge.
+    before :meth:`charge` returns. A ledger that something else wrote to meanwhile, or that another
+    process or object is charging, refuses to charge.
     """
 
     def __init__(self, path: Path, plan_json: str, charged: int, end: int, size: int) -> None:
@@ -37,6 +47,8 @@ class Ledger:
         self._charged = charged
         self._end = end  # bytes of complete lines
         self._size = size  # bytes of the file, a torn last line included
+        self._file: BinaryIO | None = None  # open, and locked, from the first charge on
+        self._owner = 0  # the process that locked it
 
     @classmethod
     def create(cls, path: Path | str, plan: Mapping[str, Any]) -> "Ledger":
@@ -99,18 +111,63 @@ class Ledger:
         total = self._charged + steps
         line = _line({"charged": total, "steps": steps})
         try:
-            with open(self._path, "r+b") as file:
-                if os.fstat(file.fileno()).st_size != self._size:
-                    raise DpvdError(
-                        f"the ledger {self._path} was written to by something else; only one run may use it"
-                    )
-                file.truncate(self._end)
-                file.seek(self._end)
-                _write_through(file, line)
+            file = self._locked_file()
+            if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):
+                raise DpvdError(f"the ledger {self._path} was written to by something else; only one run may use it")
+            file.truncate(self._end)
+            file.seek(self._end)
+            _write_through(file, line)
         except OSError as problem:
             raise DpvdError(f"cannot write the ledger {self._path}: {problem.strerror}") from None
         self._charged = total
         self._end = self._size = self._end + len(line)
+
+    def close(self) -> None:
+        """Let another process charge. A closed ledger can be charged again: it takes the lock anew."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def delete(self) -> None:
+        """Remove a ledger that nothing was ever charged to.
+
+        Raises:
+            DpvdError: if something was.
+        """
+        if self._charged or Ledger.open(self._path).charged:
+            raise DpvdError(f"the ledger {self._path} holds charges, and stays")
+        self.close()
+        self._path.unlink()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _locked_file(self) -> BinaryIO:
+        """The file, open for writing, with a lock that nobody else has."""
+        if self._file is not None and self._owner == os.getpid():
+            return self._file
+        self.close()  # a forked child shares its parent's lock, and must not
+        here = str(self._path.resolve())
+        before = _charging.get(here)
+        if before is not None:  # an earlier object of this process, such as that of a notebook cell that ran before
+            before.close()
+        file = open(self._path, "r+b")  # noqa: SIM115 (it stays open: the lock lasts as long)
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                file.close()
+                raise DpvdError(
+                    f"the ledger {self._path} is being charged by another process; wait for it to end"
+                ) from None
+        self._file = file
+        self._owner = os.getpid()
+        _charging[here] = self
+        return file
+
+    def _is_in_place(self, file: BinaryIO) -> bool:
+        """Whether the open file still is the one under the ledger's name, not one that was moved away."""
+        return os.path.samestat(os.fstat(file.fileno()), os.stat(self._path))
 
     @property
     def charged(self) -> int:
@@ -127,6 +184,19 @@ class Ledger:
     def fingerprint(self) -> str:
         """SHA-256 of the plan's canonical JSON (sorted keys, no spaces), in hexadecimal."""
         return _digest(self._plan_json)
+
+
+# By path, the ledger of this process that holds the lock.
+_charging: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
+
+
+def fingerprint(plan: Mapping[str, Any]) -> str:
+    """SHA-256 of a plan's canonical JSON (sorted keys, no spaces), in hexadecimal: its name in ledgers and batches.
+
+    >>> fingerprint({"steps": 1})[:8]
+    '8326a4cb'
+    """
+    return _digest(_canonical(plan))
 
 
 def _canonical(plan: Mapping[str, Any]) -> str:
