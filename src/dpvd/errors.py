@@ -8,7 +8,7 @@ import math
 from enum import StrEnum
 from typing import TypeVar
 
-__all__ = ["DpvdError", "choice", "in_unit_interval", "non_negative", "positive", "positive_int"]
+__all__ = ["DpvdError", "choice", "in_unit_interval", "non_negative", "phrase", "phrases", "positive", "positive_int"]
 
 
 _Option = TypeVar("_Option", bound=StrEnum)
@@ -59,6 +59,29 @@ def choice(value: str, options: type[_Option], name: str) -> _Option:
     except ValueError:
         allowed = ", ".join(str(option) for option in options)
         raise DpvdError(f"{name} must be one of {allowed}; got {value!r}") from None
+
+
+def phrase(value: object, name: str) -> str:
+    """Return a few words that a statement will print, or raise if they are none.
+
+    >>> phrase(" patient ", "unit")
+    'patient'
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise DpvdError(f"{name} must be words, such as 'patient', got {value!r}")
+    return value.strip()
+
+
+def phrases(value: object, name: str) -> tuple[str, ...]:
+    """Return entries of a list that a statement will print; one text is one entry.
+
+    >>> phrases("the learning rate", "tuned")
+    ('the learning rate',)
+    """
+    entries = [value] if isinstance(value, str) else value
+    if not isinstance(entries, list | tuple):
+        raise DpvdError(f"{name} must be a text or a list of texts, got {value!r}")
+    return tuple(phrase(entry, f"an entry of {name}") for entry in entries)
 
 
 def _is_number(value: object) -> bool:

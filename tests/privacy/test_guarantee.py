@@ -23,6 +23,8 @@ CLAIM = Guarantee(
     steps=40,
     noise_multiplier=5.1,
     public=("the number of examples (1437)",),
+    tuned=(),
+    seen=("every batch drawn",),
 )
 
 
@@ -30,8 +32,21 @@ def test_a_private_run():
     assert CLAIM.sentence() == (
         "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with "
         "probability 0.25 for 40 steps; Gaussian noise of multiplier 5.1 from the system's cryptographic "
-        "generator; accounted with privacy loss distributions. Public: the number of examples (1437). Tuned on "
-        "the data: nothing."
+        "generator; accounted with privacy loss distributions. Seen by the program: every batch drawn. Public: "
+        "the number of examples (1437). Tuned on the data: nothing."
+    )
+
+
+def test_a_plan_that_nobody_carried_out():
+    sentence = dataclasses.replace(CLAIM, seen=None).sentence()
+    assert sentence.startswith("(0.9996, 1e-05)-differentially private if it is carried out as planned: adding")
+
+
+def test_what_was_not_seen_and_not_declared():
+    claim = dataclasses.replace(CLAIM, seen=(), not_covered=("the sampling",), undeclared=("the unit",), tuned=None)
+    assert claim.sentence().endswith(
+        "distributions. Not covered: the sampling. Public: the number of examples (1437). Not declared: the unit; "
+        "what was tuned on the data."
     )
 
 
@@ -50,8 +65,8 @@ def test_a_seeded_run_that_was_tuned():
     assert claim.sentence() == (
         "(0.9996, 1e-05)-differentially private: replacing one patient; Poisson sampling with probability 0.25 "
         "for 1 step; Gaussian noise of multiplier 5.336 from a seeded generator (reproducible: not private "
-        "against whoever knows the seed); accounted with Renyi differential privacy. Public: nothing. Tuned on "
-        "the data: the learning rate; the clipping norm (not in the account)."
+        "against whoever knows the seed); accounted with Renyi differential privacy. Seen by the program: every "
+        "batch drawn. Public: nothing. Tuned on the data: the learning rate; the clipping norm (not in the account)."
     )
 
 
@@ -59,7 +74,7 @@ def test_a_run_without_noise():
     claim = dataclasses.replace(CLAIM, epsilon=math.inf, noise_multiplier=0.0)
     assert claim.sentence() == (
         "Not differentially private: no noise was added; Poisson sampling with probability 0.25 for 40 steps. "
-        "Public: the number of examples (1437). Tuned on the data: nothing."
+        "Seen by the program: every batch drawn. Public: the number of examples (1437). Tuned on the data: nothing."
     )
 
 

@@ -8,7 +8,7 @@ from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.events import fixed_size_event, poisson_event
 from dpvd.privacy.guarantee import Guarantee, round_up
-from dpvd.privacy.ledger import Ledger
+from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.names import AccountantName, Relation
 from dpvd.privacy.sampled import SamplingKind, sampled_event, sampling_rate, steps_in
 
@@ -21,6 +21,7 @@ __all__ = [
     "accountant_for",
     "epsilon",
     "epsilon_curve",
+    "fingerprint",
     "fixed_size_event",
     "noise_multiplier_for",
     "poisson_event",

@@ -2,11 +2,11 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
-from dpvd.errors import DpvdError, in_unit_interval, non_negative
+from dpvd.errors import DpvdError, in_unit_interval, non_negative, phrase, phrases
 from dpvd.privacy.names import AccountantName, Relation
 
 __all__ = ["Guarantee", "round_up"]
@@ -28,9 +28,11 @@ class Guarantee:
     """A privacy claim with everything it rests on.
 
     Guarantees: the sentence never states less than ``epsilon``; it names the relation, the sampling, the
-    noise and its source, what is taken as public, and what was tuned on the data.
+    noise and its source, what the program saw of these, what is taken as public, and what was tuned on
+    the data. What nobody declared is printed as not declared, never as nothing.
 
-    Edge cases: an infinite epsilon is legal and reads "Not differentially private".
+    Edge cases: an infinite epsilon is legal and reads "Not differentially private". A claim about a plan
+    that nobody has carried out says so.
 
     Raises:
         DpvdError: if a number is out of range or a name unknown.
@@ -50,8 +52,14 @@ class Guarantee:
     noise_multiplier: float
     public: tuple[str, ...] = ()
     """Facts about the data that the claim does not protect."""
-    tuned: tuple[str, ...] = ()
-    """Choices that were made by looking at the data and are not in the account."""
+    tuned: tuple[str, ...] | None = None
+    """Choices that were made by looking at the data and are not in the account; None if nobody said."""
+    seen: tuple[str, ...] | None = None
+    """What the program that trained saw with its own eyes; None for a plan that was not carried out."""
+    not_covered: tuple[str, ...] = ()
+    """What the claim rests on although the program did not see it, or what it leaves open."""
+    undeclared: tuple[str, ...] = ()
+    """What only the holder of the data knows, and did not say."""
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -60,14 +68,36 @@ class Guarantee:
         non_negative(steps=self.steps, noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
-        object.__setattr__(self, "public", tuple(self.public))
-        object.__setattr__(self, "tuned", tuple(self.tuned))
+        object.__setattr__(self, "unit", phrase(self.unit, "unit"))
+        for name in ("public", "tuned", "seen", "not_covered", "undeclared"):
+            entries = getattr(self, name)
+            if entries is not None:
+                object.__setattr__(self, name, phrases(entries, name))
 
     def sentence(self) -> str:
-        """Return the claim in words: what is promised, then what is public and what was tuned."""
-        public = "; ".join(self.public) or "nothing"
-        tuned = "; ".join(self.tuned) + " (not in the account)" if self.tuned else "nothing"
-        return f"{self._claim()} Public: {public}. Tuned on the data: {tuned}."
+        """Return the claim in words: what is promised, what it rests on, what is public, tuned, not declared."""
+        parts = [self._claim()]
+        if self.seen:
+            parts.append(f"Seen by the program: {'; '.join(self.seen)}.")
+        if self.not_covered:
+            parts.append(f"Not covered: {'; '.join(self.not_covered)}.")
+        parts.append(f"Public: {'; '.join(self.public) or 'nothing'}.")
+        undeclared = self.undeclared
+        if self.tuned is None:
+            undeclared += ("what was tuned on the data",)
+        else:
+            entries = "; ".join(self.tuned)
+            parts.append(f"Tuned on the data: {entries + ' (not in the account)' if entries else 'nothing'}.")
+        if undeclared:
+            parts.append(f"Not declared: {'; '.join(undeclared)}.")
+        return " ".join(parts)
+
+    def observed(self, *, seen: tuple[str, ...], not_covered: tuple[str, ...] = ()) -> "Guarantee":
+        """The claim of a program that carried the plan out, with what it saw and what it did not."""
+        return replace(self, seen=seen, not_covered=self.not_covered + not_covered)
+
+    def __str__(self) -> str:
+        return self.sentence()
 
     def _claim(self) -> str:
         times = "1 step" if self.steps == 1 else f"{self.steps} steps"
@@ -81,7 +111,8 @@ class Guarantee:
         )
         if self.epsilon == math.inf:
             return f"Not differentially private: no finite epsilon holds at delta {self.delta!r}; {basis}"
-        return f"({round_up(self.epsilon)}, {self.delta!r})-differentially private: {basis}"
+        condition = " if it is carried out as planned" if self.seen is None else ""
+        return f"({round_up(self.epsilon)}, {self.delta!r})-differentially private{condition}: {basis}"
 
     def _noise_origin(self) -> str:
         seeded = self.noise_source.startswith("reproducible")
@@ -94,11 +125,9 @@ class Guarantee:
             epsilon="inf" if self.epsilon == math.inf else self.epsilon,
             relation=str(self.relation),
             accountant=str(self.accountant),
-            public=list(self.public),
-            tuned=list(self.tuned),
             sentence=self.sentence(),
         )
-        return plain
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Guarantee":
