@@ -102,9 +102,13 @@ def test_prefetching_reads_one_batch_ahead_and_none_of_a_seeded_stream():
 
 
 def test_what_goes_wrong_while_prefetching_is_raised():
+    class Broken(torch.Tensor):
+        def index_select(self, *args):
+            raise OSError("the file is gone")
+
     plan = PrivacyPlan(EXAMPLES, 15, steps=5, noise_multiplier=1.0)
-    with pytest.raises(IndexError):
-        list(plan.batches((torch.arange(EXAMPLES), torch.arange(3)), prefetch=True))
+    with pytest.raises(OSError, match="the file is gone"):
+        list(plan.batches((torch.arange(EXAMPLES).as_subclass(Broken),), prefetch=True))
 
 
 def test_batches_are_brought_to_the_device_that_is_asked_for():
@@ -183,7 +187,7 @@ def test_calibrate_then_account(accountant):
     guarantee = plan.guarantee(1e-5, accountant)
     assert guarantee.epsilon == plan.epsilon(1e-5, accountant)
     assert (guarantee.steps, guarantee.noise_multiplier) == (50, plan.noise_multiplier)
-    assert guarantee.public == ("the number of examples (1000)",)
+    assert guarantee.public == ("the number of training examples (1000)",)
 
 
 def test_infinite_epsilon_is_ordinary_training():
@@ -225,5 +229,5 @@ def test_unit_and_tuning_reach_the_sentence():
     plan = PrivacyPlan(100, 10, steps=5, noise_multiplier=1.5, unit="patient", tuned=("the learning rate",))
     sentence = plan.guarantee(1e-3).sentence()
     assert "one patient" in sentence
-    assert "the number of patients (100)" in sentence
+    assert "the number of training examples (100)" in sentence
     assert "Tuned on the data: the learning rate" in sentence

@@ -7,15 +7,33 @@ import math
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from enum import StrEnum
+from functools import cached_property
 from typing import Any
 
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
-from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
+from dpvd.errors import (
+    DpvdError,
+    choice,
+    in_unit_interval,
+    non_negative,
+    phrase,
+    phrases,
+    positive,
+    positive_int,
+)
 from dpvd.grads import Clipping, ClippingMode
-from dpvd.mechanisms import BitSource, FixedSizeSampler, PoissonSampler, SeededBits, SystemBits
+from dpvd.mechanisms import (
+    BitSource,
+    Draw,
+    DrawnBatch,
+    FixedSizeSampler,
+    PoissonSampler,
+    SeededBits,
+    SystemBits,
+)
 from dpvd.mechanisms.ahead import ahead
 from dpvd.privacy import (
     AccountantName,
@@ -23,6 +41,7 @@ from dpvd.privacy import (
     Relation,
     SamplingKind,
     epsilon,
+    fingerprint,
     noise_multiplier_for,
     sampling_rate,
     steps_for,
@@ -61,8 +80,13 @@ class PrivacyPlan:
         relation: which data sets count as neighbours.
         noise: where randomness comes from; ``seeded`` needs ``seed``.
         seed: of the seeded streams.
-        unit: what one example is, in words, for the guarantee ("example", "patient").
-        tuned: what was chosen by looking at the data, in words, for the guarantee.
+        unit: what one example is, in words, for the guarantee ("patient"); "example" says nothing of that.
+        tuned: what was chosen by looking at the data, in words, for the guarantee; () says that nothing was, None
+            that nobody said.
+        public: facts about the data that are public, in words, beside the number of examples; as ``tuned``.
+        initial_weights: where the weights come from before the first step, in words ("random").
+        secret_size: whether ``examples`` is a round number that may be published, and the true one, which may be up
+            to twice or half as large, is a secret. Poisson sampling is accounted in the same way for each of them.
         epochs: passes over the data, instead of ``steps``.
 
     >>> plan = PrivacyPlan(examples=60_000, batch_size=600, epochs=200)
@@ -80,7 +104,10 @@ class PrivacyPlan:
     noise: NoiseKind = NoiseKind.SYSTEM
     seed: int | None = None
     unit: str = "example"
-    tuned: tuple[str, ...] = ()
+    tuned: tuple[str, ...] | None = None
+    public: tuple[str, ...] | None = None
+    initial_weights: str | None = None
+    secret_size: bool = False
     epochs: InitVar[float | None] = None
 
     def __post_init__(self, epochs: float | None) -> None:
@@ -96,8 +123,16 @@ class PrivacyPlan:
             sampling=choice(self.sampling, SamplingKind, "sampling"),
             relation=choice(self.relation, Relation, "relation"),
             noise=choice(self.noise, NoiseKind, "noise"),
-            tuned=tuple(self.tuned),
+            unit=phrase(self.unit, "unit"),
+            tuned=None if self.tuned is None else phrases(self.tuned, "tuned"),
+            public=None if self.public is None else phrases(self.public, "public"),
         )
+        if self.initial_weights is not None:
+            self._set(initial_weights=phrase(self.initial_weights, "initial_weights"))
+        if self.secret_size and self.sampling is not SamplingKind.POISSON:
+            raise DpvdError(
+                "fixed-size sampling needs the exact number of examples: a secret size needs Poisson sampling"
+            )
         if (self.noise is NoiseKind.SEEDED) != (self.seed is not None):
             raise DpvdError("seeded noise needs a seed, and a seed needs noise='seeded': it must be asked for by name")
         if self.noise_multiplier and self.clipping.mode is ClippingMode.NONE:
@@ -138,35 +173,84 @@ class PrivacyPlan:
 
     def batches(
         self,
-        data: tuple[Tensor, ...],
+        data: Tensor | tuple[Tensor, ...],
         *,
         bits: BitSource | None = None,
         start: int = 0,
         device: torch.device | str | None = None,
         prefetch: bool = False,
-    ) -> Iterator[tuple[Tensor, ...]]:
+    ) -> Iterator[DrawnBatch]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
         Only the rows that were drawn are read, and they keep their type: data may lie in memory-mapped files, and
         images travel as the bytes they are.
 
         Args:
-            data: tensors with the examples along the first dimension.
+            data: tensors with the examples along the first dimension, as many as the plan says.
             bits: where the draw comes from; the plan's own stream if not given.
-            start: how many steps have been taken already.
+            start: how many steps have been taken already (``step.position``).
             device: where batches are wanted; where the data is, if not given.
             prefetch: read each batch in the background while the one before it is used. It pays where reading takes
                 time: files that do not fit into memory, another device. A seeded stream is read in step all the same:
                 its position, from which a resumed run goes on, is that of the steps taken.
-        """
-        stream, sampler = self.bits("sampling") if bits is None else bits, self.sampler
 
-        def read() -> Generator[tuple[Tensor, ...], None, None]:
-            for _ in range(start, self.steps):
-                rows = sampler.draw(len(data[0]), stream)
-                yield tuple(_gather(tensor, rows, device) for tensor in data)
+        Raises:
+            DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the plan's kind, or the
+                plan has no step ``start``.
+        """
+        tensors = self.check_data(data)
+        if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= self.steps:
+            raise DpvdError(f"start must be a whole number from 0 to the plan's {self.steps} steps, got {start!r}")
+        if bits is not None:
+            self.check_source(bits, "bits")
+        stream = self._sampling_bits(len(tensors[0]), start) if bits is None else bits
+        sampler = self.sampler
+
+        def read() -> Generator[DrawnBatch, None, None]:
+            for step in range(start, self.steps):
+                rows = sampler.draw(len(tensors[0]), stream)
+                draw = Draw(self.fingerprint, step, len(rows))
+                yield DrawnBatch((_gather(tensor, rows, device) for tensor in tensors), draw)
 
         return ahead(read()) if prefetch and not isinstance(stream, SeededBits) else read()
+
+    def check_source(self, bits: BitSource, name: str) -> None:
+        """Raise unless this source of random bits is of the kind that the plan, and so its statement, names."""
+        if bits.private is not (self.noise is NoiseKind.SYSTEM):
+            raise DpvdError(
+                f"{name} is a source that is {'secret' if bits.private else 'not secret'}, but the plan has "
+                f"noise={str(self.noise)!r}: ask for seeded noise in the plan, so that its statement says so"
+            )
+
+    def check_data(self, data: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        """The tensors of the data, which must be as many examples as the plan is for.
+
+        Raises:
+            DpvdError: if they are not.
+        """
+        tensors = (data,) if isinstance(data, Tensor) else data
+        if not isinstance(tensors, tuple | list) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
+            raise DpvdError(
+                f"data must be a tensor or a tuple of tensors, got {type(data).__name__}: a loader or a data set "
+                "draws its own batches, which the account knows nothing of; give the tensors behind it"
+            )
+        lengths = [len(tensor) if tensor.dim() > 0 else 0 for tensor in tensors]
+        if len(set(lengths)) > 1:
+            raise DpvdError(f"the tensors of the data must have equal length, got {lengths}")
+        near = self.secret_size and self.examples <= 2 * lengths[0] and lengths[0] <= 2 * self.examples
+        if lengths[0] != self.examples and not near:
+            raise DpvdError(
+                f"the plan is for {self.examples} examples, the data have {lengths[0]}: make the plan with "
+                f"examples={lengths[0]}, or with secret_size=True and a round number close to it"
+            )
+        return tuple(tensors)
+
+    def _sampling_bits(self, examples: int, start: int) -> BitSource:
+        """The plan's own stream; a seeded one stands where the draws of the first ``start`` steps have left it."""
+        stream = self.bits("sampling")
+        if isinstance(stream, SeededBits):
+            stream.position = start * self.sampler.bytes_per_draw(examples)
+        return stream
 
     # What the accountant reads.
 
@@ -181,7 +265,7 @@ class PrivacyPlan:
         return epsilon(self.event(steps), delta, accountant=name, relation=self.relation)
 
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None) -> Guarantee:
-        """The privacy statement for ``steps`` steps of this plan."""
+        """The privacy statement for ``steps`` steps of this plan, if it is carried out as it stands."""
         taken = self.steps if steps is None else steps
         return Guarantee(
             epsilon=self.epsilon(delta, accountant, taken),
@@ -193,9 +277,24 @@ class PrivacyPlan:
             noise_source=self.bits("noise").description,
             steps=taken,
             noise_multiplier=self._noise_multiplier(),
-            public=(f"the number of {self.unit}s ({self.examples})",),
+            public=(self._size_in_words(), *(self.public or ())),
             tuned=self.tuned,
+            undeclared=self._undeclared(),
         )
+
+    def _size_in_words(self) -> str:
+        if self.secret_size:
+            return f"that there are about {self.examples} training examples"
+        return f"the number of training examples ({self.examples})"
+
+    def _undeclared(self) -> tuple[str, ...]:
+        """What only the holder of the data knows, and did not say."""
+        missing = {
+            "what one example stands for": self.unit == "example",
+            "other public facts": self.public is None,
+            "where the initial weights come from": self.initial_weights is None,
+        }
+        return tuple(fact for fact, absent in missing.items() if absent)
 
     def calibrate(self, epsilon: float, delta: float, accountant: AccountantName | str = "pld") -> "PrivacyPlan":
         """The same plan with the smallest noise that keeps it within (ε, δ); ε = ∞ gives ordinary training."""
@@ -227,20 +326,33 @@ class PrivacyPlan:
 
     # How it is written down.
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """The plan's name in ledgers, checkpoints and batches: a hash of all its fields."""
+        return fingerprint(self.to_dict())
+
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {
+        """Plain data; declarations that nobody made are left out."""
+        plain = asdict(self) | {
             "clipping": self.clipping.to_dict(),
             "sampling": str(self.sampling),
             "relation": str(self.relation),
             "noise": str(self.noise),
-            "tuned": list(self.tuned),
+            "tuned": None if self.tuned is None else list(self.tuned),
+            "public": None if self.public is None else list(self.public),
         }
+        unsaid = {name for name in ("public", "initial_weights") if plain[name] is None}
+        if not self.secret_size:
+            unsaid.add("secret_size")
+        return {name: value for name, value in plain.items() if name not in unsaid}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PrivacyPlan":
         known = {f.name for f in fields(cls)}
-        if set(values) != known:
-            raise DpvdError(f"not a privacy plan: fields {sorted(set(values) ^ known)} are missing or unknown")
+        optional = {"public", "initial_weights", "secret_size"}
+        wrong = (set(values) - known) | (known - optional - set(values))
+        if wrong:
+            raise DpvdError(f"not a privacy plan: fields {sorted(wrong)} are missing or unknown")
         return cls(**{**values, "clipping": Clipping.from_dict(values["clipping"])})
 
 

@@ -55,6 +55,10 @@ class PoissonSampler:
         threshold = np.uint64(int(self.sampling_prob * 2.0**64))  # exact: a power of two scales without rounding
         return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
 
+    def bytes_per_draw(self, examples: int) -> int:
+        """Return how many random bytes a draw takes."""
+        return 0 if self.sampling_prob == 1 else 8 * examples
+
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
         """Return what the accountant has to account for after this many steps."""
         return poisson_event(noise_multiplier, self.sampling_prob, steps)
@@ -118,6 +122,10 @@ class FixedSizeSampler:
         keys = random_words(examples, bits)
         smallest = np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
         return torch.from_numpy(np.sort(smallest))
+
+    def bytes_per_draw(self, examples: int) -> int:
+        """Return how many random bytes a draw takes."""
+        return 8 * examples
 
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
         """Return what the accountant has to account for after this many steps."""
