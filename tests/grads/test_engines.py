@@ -114,6 +114,42 @@ def test_tied_reused_and_unused_parameters(mode, engine, generator):
     assert not ours.grads["unused.weight"].any()
 
 
+class SharedModule(nn.Module):
+    """One module under three names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(5, 5)
+        self.second = self.first
+        self.rest = nn.Sequential(self.first, nn.Linear(5, 3))
+
+    def forward(self, x):
+        return self.rest(torch.tanh(self.second(torch.tanh(self.first(x)))))
+
+
+class LossModule(nn.Module):
+    """A loss that holds the model as well."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, model, x, y):
+        return cross_entropy(self.model, x, y)
+
+
+@pytest.mark.parametrize("engine", [*FAST, Engine.AUTO])
+@pytest.mark.parametrize("held", [False, True])
+def test_parameters_of_a_module_with_several_names_stay_parameters(held, engine, generator):
+    model = SharedModule().double()
+    loss_fn = LossModule(model) if held else cross_entropy
+    batch = make_batch(4, generator)
+    truth = run(Engine.LOOP, model, loss_fn, batch, Clipping())
+    assert_equal(run(engine, model, loss_fn, batch, Clipping()), truth)
+    assert isinstance(model.first.weight, nn.Parameter)
+    assert model.first.weight.requires_grad
+
+
 def test_in_place_activations_are_seen_rightly(generator):
     """ReLU(inplace=True) overwrites a layer's output after the engine has seen it."""
     model = nn.Sequential(nn.Linear(5, 7), nn.ReLU(inplace=True), nn.Linear(7, 3)).double()
