@@ -54,7 +54,7 @@ class Centred(nn.Module):
 
 def test_custom_mixing_of_examples_is_refused(generator):
     model = nn.Sequential(nn.Linear(5, 7), Centred(), nn.Linear(7, 3)).double()
-    with pytest.raises(DpvdError, match="changes when other examples join its batch"):
+    with pytest.raises(DpvdError, match="changes when the other examples of its batch are replaced"):
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
 
 
@@ -316,7 +316,7 @@ def test_a_model_with_randomness_of_its_own_is_not_taken_for_mixing(generator, c
             return x + torch.randn_like(x)
 
     model = nn.Sequential(Jitter(), nn.Linear(5, 3)).double()
-    assert "cannot be checked against the oracle" in engine_used(model, make_batch(4, generator), caplog)
+    assert "cannot" not in engine_used(model, make_batch(4, generator), caplog)
 
 
 def test_checking_does_not_move_the_callers_noise(generator):

@@ -1,7 +1,7 @@
 """Clipped sums of per-example gradients. Knows nothing of noise."""
 
 from dpvd.grads.accumulate import micro_batches
-from dpvd.grads.api import Engine, GradientClipper, clipped_grad
+from dpvd.grads.api import Engine, GradientClipper, Isolation, clipped_grad
 from dpvd.grads.batches import Batch, LossFn
 from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
@@ -16,6 +16,7 @@ __all__ = [
     "ClippingMode",
     "Engine",
     "GradientClipper",
+    "Isolation",
     "LossFn",
     "Problem",
     "Repair",

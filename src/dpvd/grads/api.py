@@ -1,59 +1,34 @@
 """The one call: clipped per-example gradients of any model."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from enum import StrEnum
-from operator import is_
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError, choice, positive_int
-from dpvd.grads import checks
+from dpvd.errors import choice, positive_int
 from dpvd.grads.accumulate import micro_batches
-from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
+from dpvd.grads.batches import LossFn, as_batch, batch_size
+from dpvd.grads.changes import Watched
+from dpvd.grads.choice import EngineChoice, Isolation
 from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.compatibility import refuse_problems
-from dpvd.grads.factored import factored
+from dpvd.grads.engines import Engine
 from dpvd.grads.groups import Grouping
-from dpvd.grads.loop import loop
-from dpvd.grads.units import CannotFactor
-from dpvd.grads.vmapped import vmapped
+from dpvd.grads.isolation import Subject
 from dpvd.privacy import Relation
 
-__all__ = ["Engine", "GradientClipper", "clipped_grad"]
-
-log = logging.getLogger("dpvd")
-
-
-class Engine(StrEnum):
-    """How per-example gradients are formed. All give the same result."""
-
-    AUTO = "auto"
-    """The fastest that takes the model, checked once against the oracle."""
-    FACTORED = "factored"
-    """From factors: no per-example gradient is stored."""
-    VMAP = "vmap"
-    """torch.func: any module, every per-example gradient stored."""
-    LOOP = "loop"
-    """One backward pass for each example: the oracle."""
-
-
-State = list[tuple[nn.Module, bool, bool, list[nn.Module | None], list[nn.Parameter | None], list[bool]]]
-"""Modules with their mode, whether they are compiled, their children, their parameters, whether those are trained."""
-
-ENGINES: dict[Engine, checks.Engine] = {Engine.FACTORED: factored, Engine.VMAP: vmapped, Engine.LOOP: loop}
+__all__ = ["Engine", "GradientClipper", "Isolation", "clipped_grad"]
 
 
 class GradientClipper:
     """Clipped per-example gradients of one model, batch after batch.
 
-    What follows from the model alone (its units, its clipping groups, whether it can be trained privately at all, which
-    engine suits it) is worked out once, and again when a module, a mode (train, eval) or a ``requires_grad`` changes.
+    What follows from the model and the loss (units, clipping groups, whether it can be trained privately at all, which
+    engine suits it) is worked out once, and again when a module, a mode (train, eval), a ``requires_grad`` or what the
+    loss is made of changes. Nothing is remembered from one clipper to the next.
 
     Args: as for :func:`clipped_grad`.
     """
@@ -66,13 +41,17 @@ class GradientClipper:
         clipping: Clipping,
         engine: Engine | str = Engine.AUTO,
         micro_batch: int | None = None,
+        isolation: Isolation | str = Isolation.CHECKED,
     ) -> None:
         if micro_batch is not None:
             positive_int(micro_batch=micro_batch)
-        self.model, self.loss_fn, self.clipping, self.micro_batch = model, loss_fn, clipping, micro_batch
-        self._asked = choice(engine, Engine, "engine")
-        self._chosen = self._asked
-        self._state: State = []
+        self.model = model
+        self.loss_fn = loss_fn
+        self.clipping = clipping
+        self.micro_batch = micro_batch
+        asked = choice(engine, Engine, "engine")
+        self._choice = EngineChoice(asked, choice(isolation, Isolation, "isolation"), micro_batch)
+        self._watched: Watched | None = None
         self._grouping: Grouping | None = None
         self._compiled = False
 
@@ -83,53 +62,48 @@ class GradientClipper:
         Raises:
             DpvdError: if ``check`` has something to say of the model.
         """
-        if self._grouping is None or not _unchanged(self._state):
+        if self._grouping is None or self._watched is None or not self._watched.unchanged(self.loss_fn):
             self._grouping = None
             refuse_problems(self.model)
-            self._state, self._chosen = _state_of(self.model), self._asked
+            self._watched = Watched(self.model, self.loss_fn)
             self._grouping = Grouping.of(self.model, self.clipping.mode)
             self._compiled = _is_compiled(self.model, self.loss_fn)
+            self._choice.begin(Subject(self.model, self.loss_fn, self._grouping))
         return self._grouping
 
     def sensitivity(self, relation: Relation) -> float:
         """How far one example can move the sum of the clipped gradients in L2 norm."""
         return self.clipping.sensitivity(relation, self.grouping.count)
 
-    def __call__(self, batch: Any) -> Iterator[ClippedGradients]:
+    def describe_isolation(self) -> str:
+        """In words for the statement of privacy: why no example reached into another's gradient."""
+        return self._choice.describe()
+
+    def __call__(self, batch: Any, step: int = 0) -> Iterator[ClippedGradients]:
         """The clipped gradients of a batch's examples: in one piece, or in one for each micro-batch.
 
-        Edge cases: an empty batch gives one piece without gradients.
+        Edge cases: an empty batch gives one piece without gradients, and nothing is checked. A batch of one example
+        cannot show whether examples are mixed: it is taken by itself and nothing is concluded from it.
+
+        Args:
+            batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
+            step: number of the step, from 1, by which later checks are spread; 0 counts the batches instead.
+
+        Raises:
+            DpvdError: as :func:`clipped_grad`.
         """
-        tensors, grouping = as_batch(batch), self.grouping
+        tensors = as_batch(batch)
+        grouping = self.grouping
         if batch_size(tensors) == 0:
             yield _nothing(grouping, self.clipping)
             return
         with _as_written(self._compiled):
-            run = ENGINES[self._engine_for(tensors, grouping)]
+            self._choice.prepare(tensors, step)
         for part in micro_batches(tensors, self.micro_batch):
-            try:
-                with _as_written(self._compiled):
-                    found = run(self.model, self.loss_fn, part, self.clipping, grouping)
-                yield found
-                del found  # let go of it before the next one is made
-            except CannotFactor as error:
-                raise DpvdError(f"the factored engine cannot treat this model: {error}. Use engine='auto'") from error
-
-    def _engine_for(self, batch: Batch, grouping: Grouping) -> Engine:
-        """The engine asked for, or the first that agrees with the oracle, remembered for the model and the loss."""
-        if self._chosen is not Engine.AUTO:
-            return self._chosen
-        known = _agreed.setdefault(self.model, {})
-        loss = getattr(self.loss_fn, "__code__", type(self.loss_fn))
-        key = (loss, tuple(grouping.parameters), self.model.training)
-        found = known.get(key) or _agreeing(self.model, self.loss_fn, batch, grouping)
-        if batch_size(batch) > 1:  # one example alone cannot show whether examples are mixed
-            self._chosen = known[key] = found
-        return found
-
-
-# Engines that agreed with the oracle for a model, by the loss and the trainable parameters they did it for.
-_agreed: WeakKeyDictionary[nn.Module, dict[Any, Engine]] = WeakKeyDictionary()
+            with _as_written(self._compiled):
+                found = self._choice.run(part, self.clipping)
+            yield found
+            del found  # let go of it before the next one is made
 
 
 def clipped_grad(
@@ -140,6 +114,7 @@ def clipped_grad(
     clipping: Clipping,
     engine: Engine | str = Engine.AUTO,
     micro_batch: int | None = None,
+    isolation: Isolation | str = Isolation.CHECKED,
 ) -> ClippedSum:
     """The sum over the batch of clipped per-example gradients, Σ_i clip(∇ loss_i).
 
@@ -156,15 +131,18 @@ def clipped_grad(
         batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
         clipping: the bound on each example's gradient.
         engine: how to compute it.
-        micro_batch: at most this many examples go through the model at once, to limit memory (three do when the engine
-            is chosen, on the first batch); None takes the batch as a whole. The result is the same, up to rounding and
-            to the layers' own noise, which is drawn for each example in either case.
+        micro_batch: at most this many examples go through the model at once, to limit memory; None takes the batch as
+            a whole. The result is the same, up to rounding and to the layers' own noise, which is drawn for each
+            example in either case.
+        isolation: whether it is tried out that examples do not interact, or each gradient is formed alone.
 
     Raises:
-        DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples, or the loss is
-            not one value per example.
+        DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples or keeps
+            something of them, or the loss is not one value per example.
     """
-    clipper = GradientClipper(model, loss_fn, clipping=clipping, engine=engine, micro_batch=micro_batch)
+    clipper = GradientClipper(
+        model, loss_fn, clipping=clipping, engine=engine, micro_batch=micro_batch, isolation=isolation
+    )
     total = {name: torch.zeros_like(p) for name, p in clipper.grouping.parameters.items()}
     norms, losses, jacobian, non_finite = [], [], dict[str, Tensor](), 0
     for part in clipper(batch):
@@ -176,17 +154,6 @@ def clipped_grad(
         del part  # let go of it before the next one is made
     every = torch.cat(losses)
     return ClippedSum(total, torch.cat(norms), every, len(every), non_finite, clipping, jacobian)
-
-
-def _agreeing(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Engine:
-    for engine in (Engine.FACTORED, Engine.VMAP):
-        try:
-            checks.verify(ENGINES[engine], model, loss_fn, batch, grouping)
-        except (CannotFactor, checks.Disagreement, RuntimeError) as reason:
-            log.info("the %s engine cannot take %s: %s", engine, type(model).__name__, str(reason).split("\n")[0])
-            continue
-        return engine
-    return Engine.LOOP
 
 
 def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
@@ -203,33 +170,3 @@ def _is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
 def _as_written(compiled: bool) -> AbstractContextManager[Any]:
     """Run what torch.compile has seen as it was written: a compiled graph knows nothing of the hooks of an engine."""
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
-
-
-def _state_of(model: nn.Module) -> State:
-    """All that the grouping and the choice of an engine depend on."""
-    return [
-        (
-            module,
-            module.training,
-            module._compiled_call_impl is not None,
-            list(module._modules.values()),
-            list(module._parameters.values()),
-            [p is not None and p.requires_grad for p in module._parameters.values()],
-        )
-        for module in model.modules()
-    ]
-
-
-def _unchanged(state: State) -> bool:
-    """Whether a model still is in this state. Asked in every step: walking the model anew would be ten times slower."""
-    for module, training, compiled, children, parameters, trained in state:
-        if module.training is not training or (module._compiled_call_impl is not None) is not compiled:
-            return False
-        if len(module._modules) != len(children) or len(module._parameters) != len(parameters):
-            return False
-        if not all(map(is_, module._modules.values(), children)):
-            return False
-        for now, then, train in zip(module._parameters.values(), parameters, trained, strict=True):
-            if now is not then or (now is not None and now.requires_grad is not train):
-                return False
-    return True

@@ -13,7 +13,7 @@ from dpvd.grads.forms import Materialised
 from dpvd.grads.groups import Grouping
 from dpvd.nn import NoiseTape
 
-__all__ = ["loop", "true_norms"]
+__all__ = ["loop", "norms_in_company", "true_norms"]
 
 PIECE = 1 << 20  # entries that are squared at a time, and that a backward pass of its own is made for
 
@@ -47,6 +47,13 @@ def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Groupi
     examples = _examples(model, loss_fn, batch, grouping, grouping.jacobians())
     found = [(loss, _norms(loss, gradients, grouping)) for loss, gradients in examples]
     return found[0][0].new_tensor([norms for _, norms in found])
+
+
+def norms_in_company(model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, grouping: Grouping) -> Tensor:
+    """[G]: the norms of one example's gradient, that of its own loss in a pass over all examples."""
+    losses = per_example_losses(model, loss_fn, batch)
+    gradients = _gradients(losses[i], grouping.parameters, grouping.jacobians())
+    return losses.new_tensor(_norms(losses[i].detach(), gradients, grouping))
 
 
 def _examples(

@@ -1,0 +1,466 @@
+"""Whether examples keep to themselves: tried out on a batch, not assumed.
+
+A clipped sum bounds what one example contributes only if no other example's gradient depends on it. No list of modules
+can tell that of a model and a loss; a trial can. The same examples are run beside others, in batches of another size
+and after other batches, with the same random numbers, and must not notice.
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses, rows
+from dpvd.grads.clipping import Clipping, ClippingMode
+from dpvd.grads.factored import factored
+from dpvd.grads.groups import Grouping
+from dpvd.grads.loop import norms_in_company, true_norms
+from dpvd.grads.state import Buffers, Snapshot
+from dpvd.grads.streams import EqualDraws, begun_at, dropout_off, positions, quiet, streams_kept
+from dpvd.grads.units import CannotFactor
+from dpvd.grads.vmapped import vmapped
+
+__all__ = ["Finding", "Subject", "examine", "examine_state", "refuse_change", "why_not_mapped"]
+
+KEPT_AT_RANDOM = 4  # rows that are looked at, beside those with the largest and the smallest loss
+ORACLE_ROWS = 4  # rows whose gradients are compared with those of the oracle
+ENLARGED = 1000.0
+UNCLIPPED = Clipping(ClippingMode.NONE)
+
+MIXING = (
+    "the loss of an example changes when the other examples of its batch are replaced: something in the model or the "
+    "loss mixes examples, so that clipping cannot bound what one of them contributes. Remove the mixing (statistics, "
+    "attention, ranking, softmax or permutations over the batch dimension), or take isolation='vmap', which forms each "
+    "example's gradient alone and stores it"
+)
+SIZE = (
+    "the loss of an example depends on how many examples are in its batch, so that one more changes the gradients of "
+    "all. Leave the division out: a step divides by the plan's batch size, which is public. Or take isolation='vmap', "
+    "which forms each example's gradient alone and stores it"
+)
+MEMORY = (
+    "the loss of an example changes with the batches that came before: the model or the loss keeps something of them, "
+    "in an attribute or a variable, and clipping bounds nothing that comes that way. Keep nothing of the data between "
+    "batches"
+)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is tried out."""
+
+    model: nn.Module
+    loss_fn: LossFn
+    grouping: Grouping
+
+    @property
+    def device(self) -> torch.device:
+        return next(iter(self.grouping.parameters.values())).device
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a trial came to, if it found nothing to refuse.
+
+    Attributes:
+        why_not: why gradients must not be taken from one pass over all examples; empty if they may.
+        made: whether the trial could be made; False if runs cannot be repeated.
+        settled: buffers that change in a forward pass, but in the same way whatever the data.
+    """
+
+    why_not: str
+    made: bool
+    settled: frozenset[str]
+
+
+class CannotTry(Exception):
+    """Runs cannot be compared with each other; the message says why."""
+
+
+def examine(subject: Subject, batch: Batch, *, thorough: bool) -> Finding:
+    """Try out whether the examples of a batch keep to themselves, and whether the factored engine is right on them.
+
+    Guarantees: random streams, buffers, attributes and variables are as before, to the last bit.
+
+    Edge cases: needs two examples or more.
+
+    Args:
+        subject: the model and the loss.
+        batch: the examples; none of the runs has more of them at once.
+        thorough: replace the other examples in all ways, not in one that is drawn at random.
+
+    Raises:
+        DpvdError: if the loss of an example depends on other examples, on their number or on earlier batches, or a
+            buffer keeps something of the data.
+    """
+    with _undisturbed(subject) as start:
+        trial = _Trial(subject, batch, start)
+        made = True
+        try:
+            trial.replay()
+            trial.replace_others(thorough)
+            trial.change_size()
+        except CannotTry as reason:
+            made = False
+            trial.why_not = f"whether its examples interact cannot be tried out: {reason}"
+        if not trial.others_left:
+            trial.run_another()
+        settled = trial.compare_state()
+        if not trial.why_not:
+            trial.ask_oracle(ORACLE_ROWS if thorough else 1)
+        return Finding(trial.why_not, made, settled)
+
+
+def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
+    """Try out whether something of a batch is kept for later, and name the buffers that change without keeping any.
+
+    Gradients that are formed for each example alone need no more than this.
+
+    Raises:
+        DpvdError: if a buffer keeps something of the data, or later losses depend on it in another way.
+    """
+    with _undisturbed(subject) as start:
+        trial = _Trial(subject, batch, start, why_not="not asked")
+        trial.run_another()
+        return trial.compare_state()
+
+
+def why_not_mapped(subject: Subject, batch: Batch) -> str:
+    """Why torch.func cannot form the gradients of this model; empty if it can, and agrees with the oracle.
+
+    Where the model is random the draws differ, and there is nothing to compare: each gradient is formed alone.
+    """
+    few = rows(batch, slice(0, ORACLE_ROWS))
+    norms = []
+    with _undisturbed(subject) as start:
+        for engine, seed in ((true_norms, 0), (true_norms, 1), (_mapped_norms, 0)):
+            start.restore()
+            with begun_at(seed, subject.device), dropout_off(subject.model):
+                copy = tuple(tensor.clone() for tensor in few)
+                try:
+                    norms.append(engine(subject.model, subject.loss_fn, copy, subject.grouping))
+                except RuntimeError as error:
+                    if engine is true_norms:
+                        raise
+                    return str(error).split("\n")[0]
+    truth, other_seed, ours = norms
+    if _agree(other_seed, truth) and not _agree(ours, truth):
+        return "per-example norms differ from those of the oracle"
+    return ""
+
+
+def refuse_change(names: list[str], settled: frozenset[str], buffers: Buffers) -> None:
+    """Raise if something changed in a forward pass that was not seen to change whatever the data."""
+    for name in names:
+        if buffers.is_parameter(name):
+            raise DpvdError(
+                f"parameter {name!r} is changed by the forward pass itself: that leaves with the model without noise. "
+                "Change it between steps, from what is private already"
+            )
+        if name not in settled:
+            raise _keeps_data(name)
+
+
+def _keeps_data(name: str) -> DpvdError:
+    return DpvdError(
+        f"buffer {name!r} keeps something of the data, statistics or examples, which leaves with the model without "
+        "noise. Put the module that writes it in eval mode with values from public data, or remove it"
+    )
+
+
+@contextmanager
+def _undisturbed(subject: Subject) -> Iterator[Snapshot]:
+    with streams_kept():
+        start = Snapshot(subject.model, subject.loss_fn)
+        try:
+            yield start
+        finally:
+            start.restore()
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """A run: losses [B], the factored engine's norms [B, G] if it ran, where streams ended, what equal draws saw."""
+
+    losses: Tensor
+    norms: Tensor | None
+    ended: tuple[Any, ...]
+    draws: EqualDraws | None
+
+
+class _Trial:
+    """The runs of one trial, all from the same state of the model and, unless said otherwise, at the same seed."""
+
+    def __init__(self, subject: Subject, batch: Batch, start: Snapshot, why_not: str = "") -> None:
+        self.subject = subject
+        self.batch = batch
+        self.start = start
+        self.why_not = why_not  # the factored engine runs as long as this is empty
+        self.choices = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
+        self.seed = int(torch.randint(1 << 31, (), generator=self.choices))
+        self.random = False
+        self.others_left: list[Snapshot] = []
+        self.another: Batch = ()
+        self.watch = Buffers(subject.model, subject.loss_fn)
+        written = self.watch.now()
+        self.base = self.run(batch)
+        self.base_left = Snapshot(subject.model, subject.loss_fn)
+        self.written = self.watch.changed(written)
+        self.kept = self._choose_kept()
+
+    # The trials
+
+    def replay(self) -> None:
+        """The same examples once more. At another seed first: if that changes nothing, the model is not random."""
+        other = self.run(self.batch, seed=self.seed + 1, norms=False)
+        if _unmoved(other.losses, self.base.losses):
+            return
+        self.random = True
+        again = self.run(self.batch)  # by the same engine: rules may draw in another order than the model
+        if not _unmoved(again.losses, self.base.losses):
+            raise CannotTry("the same batch gives other losses under the same seeds")
+
+    def replace_others(self, thorough: bool) -> None:
+        ways = [("largest", ENLARGED), ("smallest", 1.0), ("drawn", 1.0)]
+        if not thorough:
+            ways = [ways[int(torch.randint(len(ways), (), generator=self.choices))]]
+        for which, factor in ways:
+            replaced, seen = self._run_replaced(which, factor)
+            self.another = replaced
+            self.others_left.append(Snapshot(self.subject.model, self.subject.loss_fn))
+            base = self.base
+            if self.random and seen.ended != base.ended:  # what others draw has moved the streams
+                base = self._run_or_give_up(self.batch, quietly=True)
+                seen = self._run_or_give_up(replaced, quietly=True)
+                _refuse_other_draws(base, seen)
+            self._compare(base, seen)
+
+    def change_size(self) -> None:
+        """The kept rows with half of the others."""
+        others = self._others()
+        order = torch.randperm(len(others), generator=self.choices)[: len(others) // 2]
+        chosen = torch.cat([self.kept, others[order]]).sort().values
+        fewer = _take(self.batch, chosen)
+        base = self._run_or_give_up(self.batch, quietly=True, norms=False) if self.random else self.base
+        seen = self._run_or_give_up(fewer, quietly=self.random, norms=False)
+        if self.random:
+            _refuse_other_draws(base, seen)
+        places = torch.searchsorted(chosen, self.kept)
+        expected = _of(base.losses, self.kept)
+        scale = expected[torch.isfinite(expected)].abs().amax() if torch.isfinite(expected).any() else 1.0
+        if not _within(_of(seen.losses, places), expected, 1e-4 * max(float(scale), 0.1)):
+            raise DpvdError(SIZE)
+
+    def run_another(self) -> None:
+        """A run on other examples, only for what it leaves behind."""
+        if batch_size(self.batch) > 1:
+            self.another = self._replaced("drawn", 1.0)
+        else:
+            self.another = tuple(_another_like(tensor) for tensor in self.batch)
+        try:
+            self.run(self.another, norms=False)
+        except RuntimeError:  # an example that was made up may be out of range
+            self.another = ()
+            return
+        self.others_left.append(Snapshot(self.subject.model, self.subject.loss_fn))
+
+    def compare_state(self) -> frozenset[str]:
+        """What the runs left behind must not depend on their examples.
+
+        Returns: names of the buffers that changed all the same.
+        """
+        settled = frozenset(self.start.changed_buffers(self.base_left))
+        for left in self.others_left:
+            for name in self.base_left.changed_buffers(left):
+                raise _keeps_data(name)
+        refuse_change([name for name in self.written if self.watch.is_parameter(name)], settled, self.watch)
+        differing = [left for left in self.others_left if not self.base_left.same_as(left)]
+        if not differing:
+            return settled
+        after_itself = self.run(self.batch, after=self.base_left, norms=False)
+        once_more = self.run(self.batch, after=self.base_left, norms=False)
+        for left in differing:
+            after_others = self.run(self.batch, after=left, norms=False)
+            repeats = _unmoved(once_more.losses, after_itself.losses)
+            if repeats and not _unmoved(after_others.losses, after_itself.losses):
+                raise DpvdError(MEMORY)
+        return settled
+
+    def ask_oracle(self, count: int) -> None:
+        """The factored engine's norms on a few rows against gradients of each row's own loss in a joint pass.
+
+        Ordinary dropout is off: rules draw it again in their own way.
+        """
+        few = _take(self.batch, self._oracle_rows(count))
+        wanted = range(min(count, batch_size(few)))
+        if not wanted:
+            return
+        ours = self.run(few, dropout=False).norms
+        truth = torch.stack([self._norms_in_company(few, i) for i in wanted])
+        if ours is not None and not _agree(ours[: len(wanted)], truth):
+            self.why_not = "per-example norms differ from those of the oracle"
+
+    def _norms_in_company(self, batch: Batch, i: int) -> Tensor:
+        """[G]. In a pass of its own for each example: some layers overwrite, going back, what they kept."""
+        subject = self.subject
+        self.start.restore()
+        with begun_at(self.seed, subject.device), dropout_off(subject.model):
+            copy = tuple(tensor.clone() for tensor in batch)
+            return norms_in_company(subject.model, subject.loss_fn, copy, i, subject.grouping)
+
+    # How they are made
+
+    def run(
+        self,
+        batch: Batch,
+        *,
+        seed: int | None = None,
+        quietly: bool = False,
+        dropout: bool = True,
+        norms: bool = True,
+        after: Snapshot | None = None,
+    ) -> _Seen:
+        """One run from the start, or from what another run left."""
+        subject = self.subject
+        (self.start if after is None else after).restore()
+        copy = tuple(tensor.clone() for tensor in batch)  # a model may write over its inputs
+        with ExitStack() as stack:
+            stack.enter_context(begun_at(self.seed if seed is None else seed, subject.device))
+            draws = stack.enter_context(quiet(subject.model)) if quietly else None
+            if not dropout:
+                stack.enter_context(dropout_off(subject.model))
+            if norms and not self.why_not:
+                try:
+                    found = factored(subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping)
+                    return _Seen(found.losses, found.norms, positions(), draws)
+                except (CannotFactor, RuntimeError) as error:
+                    self.why_not = str(error).split("\n")[0]
+            else:
+                losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
+                return _Seen(losses, None, positions(), draws)
+        return self.run(batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after)
+
+    def _run_replaced(self, which: str, factor: float) -> tuple[Batch, _Seen]:
+        """A run with the other rows replaced; not enlarged if the model cannot take that."""
+        replaced = self._replaced(which, factor)
+        try:
+            return replaced, self.run(replaced)
+        except (RuntimeError, ValueError, IndexError, ArithmeticError):
+            replaced = self._replaced(which, 1.0)
+            return replaced, self._run_or_give_up(replaced)
+
+    def _run_or_give_up(self, batch: Batch, *, quietly: bool = False, norms: bool = True) -> _Seen:
+        try:
+            return self.run(batch, quietly=quietly, norms=norms)
+        except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
+            raise CannotTry(f"a run on other examples failed ({str(error).splitlines()[0]})") from error
+
+    def _compare(self, base: _Seen, seen: _Seen) -> None:
+        kept = self.kept
+        if not _unmoved(_of(seen.losses, kept), _of(base.losses, kept)):
+            raise DpvdError(MIXING)
+        if seen.norms is None or base.norms is None:
+            return
+        ours = _of(seen.norms, kept)
+        truth = _of(base.norms, kept)
+        tolerance = torch.finfo(truth.dtype).eps ** 0.5
+        if not self.why_not and not _within(ours, truth, tolerance * truth.abs()):
+            self.why_not = "the norm of an example's gradient changes with the other examples, its loss does not"
+
+    def _choose_kept(self) -> Tensor:
+        """The rows with the largest and the smallest loss and some at random, at most half of all."""
+        losses = self.base.losses
+        count = len(losses)
+        drawn = torch.randperm(count, generator=self.choices)[:KEPT_AT_RANDOM].tolist()
+        chosen = list(dict.fromkeys([self._extreme("largest"), self._extreme("smallest"), *drawn]))
+        return torch.tensor(chosen[: max(1, count // 2)]).sort().values
+
+    def _extreme(self, which: str) -> int:
+        losses = self.base.losses
+        sign = 1.0 if which == "largest" else -1.0
+        return int(torch.where(torch.isfinite(losses), sign * losses, -torch.inf).argmax())
+
+    def _others(self) -> Tensor:
+        is_other = torch.ones(batch_size(self.batch), dtype=torch.bool)
+        is_other[self.kept] = False
+        return is_other.nonzero().squeeze(1)
+
+    def _replaced(self, which: str, factor: float) -> Batch:
+        """The batch with all rows but those kept replaced: by copies of one row, enlarged, or by rows drawn from it."""
+        count = batch_size(self.batch)
+        others = self._others()
+        source = torch.arange(count)
+        if which == "drawn":
+            source[others] = torch.randint(count, (len(others),), generator=self.choices)
+        else:
+            source[others] = self._extreme(which)
+        result = _take(self.batch, source)
+        for tensor in result:
+            if tensor.is_floating_point():
+                tensor[others.to(tensor.device)] *= factor
+        return result
+
+    def _oracle_rows(self, count: int) -> Tensor:
+        """Rows at random, one more than are compared if there is one: an example is to have company.
+
+        Only rows with a finite gradient: a joint backward pass multiplies what is not finite by 0, and all are lost.
+        """
+        norms = self.base.norms
+        assert norms is not None
+        usable = torch.isfinite(norms).all(1).nonzero().squeeze(1).cpu()
+        return usable[torch.randperm(len(usable), generator=self.choices)[: count + 1]]
+
+
+def _mapped_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
+    return vmapped(model, loss_fn, batch, UNCLIPPED, grouping).norms
+
+
+def _refuse_other_draws(one: _Seen, other: _Seen) -> None:
+    if one.draws is None or other.draws is None or one.draws.shapes != other.draws.shapes:
+        raise CannotTry("what is drawn at random depends on which examples are in the batch")
+
+
+def _take(batch: Batch, which: Tensor) -> Batch:
+    return tuple(_of(tensor, which) for tensor in batch)
+
+
+def _of(tensor: Tensor, which: Tensor) -> Tensor:
+    return tensor[which.to(tensor.device)]
+
+
+def _another_like(tensor: Tensor) -> Tensor:
+    return tensor * ENLARGED + 1 if tensor.is_floating_point() else torch.zeros_like(tensor)
+
+
+def _unmoved(ours: Tensor, truth: Tensor) -> bool:
+    """Equal losses. Runs of equal shapes give practically equal bits: 10⁻⁵ is for sequences padded to other lengths."""
+    relative = min(1e-5, max(1e-10, 100 * torch.finfo(truth.dtype).eps))
+    return _within(ours, truth, relative * truth.abs().clamp_min(1.0))
+
+
+def _within(ours: Tensor, truth: Tensor, tolerance: Tensor | float) -> bool:
+    """No further apart than this; NaN equals NaN, and an infinite value itself."""
+    same = (ours == truth) | (ours.isnan() & truth.isnan())
+    return bool((same | ((ours - truth).abs() <= tolerance)).all())
+
+
+def _agree(ours: Tensor, truth: Tensor) -> bool:
+    """Whether norms are those of the oracle, up to rounding.
+
+    Where terms cancel a norm is known only to the square root of a unit, and is then rounded up: that clips too much,
+    if anything. So norms may be a little too large near zero, but not too small.
+    """
+    tolerance = torch.finfo(truth.dtype).eps ** 0.5 * 10  # 3e-3 in float32, 1e-7 in float64
+    finite = torch.isfinite(truth)
+    if not torch.equal(finite, torch.isfinite(ours)):
+        return False
+    if not finite.any():
+        return True
+    excess = (ours - truth)[finite]
+    scale = float(truth[finite].abs().max())
+    return bool((excess >= -tolerance * (scale + 1e-6)).all() and (excess <= tolerance * (scale + 10)).all())
