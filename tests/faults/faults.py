@@ -58,45 +58,48 @@ FAULTS = [
     Fault(
         "noise on each example's gradient before the sum",
         STEP,
-        {"        self.update.begin(": "        for _ in batch[0]:\n            self.update.begin("},
+        {
+            "            self.update.release(noise_std": "            from dpvd.mechanisms import add_gaussian\n"
+            "            for _ in batch[0]:\n"
+            "                add_gaussian(self.update._sums, noise_std, self.noise)\n"
+            "            self.update.release(noise_std"
+        },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise inside the clip",
         UPDATE,
         {
-            "            if name in jacobian:\n": "            noisy = self._totals[name]\n"
-            "            if name not in self._rates:\n"
-            "                noisy.mul_((0.01 / noisy.norm()).clamp_max(1.0))\n"
-            "            if name in jacobian:\n"
+            "        rates = _plain_rates(self._parameters": "        for noisy in self._sums.values():\n"
+            "            noisy.mul_((0.01 / noisy.norm()).clamp_max(1.0))\n"
+            "        rates = _plain_rates(self._parameters"
         },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise not scaled with the learning rate",
         UPDATE,
-        {"add_gaussian(totals, std * scale, bits)": "add_gaussian(totals, std / self.batch_size, bits)"},
+        {"add_gaussian(self._sums, std, bits)": "add_gaussian(self._sums, std / 0.5, bits)"},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
-        "noise after the sum",
+        "a sum without noise left behind",
         STEP,
-        {
-            "        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, "
-            "self._kl_pulls())\n": "",
-            "        self.update.add(first)\n": "        begin = self.update.begin\n"
-            "        begin(first.grouping.parameters, 0.0, self.noise, first.jacobian, self._kl_pulls())\n"
-            "        self.update.add(first)\n"
-            "        begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, {})\n",
-        },
-        "tests/training/test_step.py::test_noise_is_in_place_before_any_gradient",
+        {"            self.update.discard()\n": ""},
+        "tests/training/test_step.py::test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were",
+    ),
+    Fault(
+        "sums of the step before kept",
+        UPDATE,
+        {"            buffer.zero_()\n": "            pass\n"},
+        "tests/training/test_update.py::test_a_step_knows_nothing_of_the_one_before",
     ),
     Fault(
         "division by the realised batch size",
         STEP,
         {
-            "        self.update.begin(first": "        self.update.batch_size = max(1, len(first.losses))\n"
-            "        self.update.begin(first"
+            "            self.update.release(noise_std": "            self.update.batch_size = max(1, len(batch[0]))\n"
+            "            self.update.release(noise_std"
         },
         "tests/training/test_step.py::test_the_sum_is_divided_by_the_planned_batch_size",
     ),

@@ -34,8 +34,8 @@ def examples(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torc
 
 
 def make_step(model, plan, learning_rate=0.5, momentum=0.0, **options) -> PrivateStep:
-    """With plain SGD the parameters take noise and sum directly; momentum, which a first step does not feel, makes
-    them go through buffers."""
+    """With plain SGD the noisy sum goes from its buffer into the parameters; momentum, which a first step does not
+    feel, makes it go through ``.grad``."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
     return PrivateStep(model, cross_entropy, plan, optimizer, **options)
 
@@ -69,7 +69,7 @@ def assert_scale(noise: torch.Tensor, expected: float) -> None:
     assert abs(noise.mean().item()) < 6 * expected / math.sqrt(len(noise))
 
 
-both_ways = pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["direct", "buffered"])
+both_ways = pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["plain", "momentum"])
 
 
 @both_ways
@@ -277,20 +277,30 @@ def test_convolutions_are_tied_too(generator):
     assert model[0].log_sigma2.exp().sqrt().item() == pytest.approx(step.zeta, rel=1e-5)
 
 
-def test_noise_is_in_place_before_any_gradient(generator, monkeypatch):
-    """An interrupt while the gradients are added up must not leave their sum behind without noise."""
+@pytest.mark.parametrize("failing", ["the first part", "a later part", "the noise"])
+def test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were(failing, generator, monkeypatch):
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
-    step = make_step(network(), plan)
-    before = {name: p.detach().clone() for name, p in step.model.named_parameters()}
+    step = make_step(network(), plan, micro_batch=4)
+    step(examples(8, generator))
+    before = flat(step.parameters).clone()
+    add, seen = ClippedGradients.add_to, []
 
-    def interrupt(clipped, totals, scales=None):
+    def interrupted(clipped, totals, scales=None):
+        add(clipped, totals, scales)
+        seen.append(max(total.abs().max().item() for total in totals.values()))
+        if failing != "the noise" and len(seen) == ["the first part", "a later part"].index(failing) + 1:
+            raise KeyboardInterrupt
+
+    def no_bits(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(ClippedGradients, "add_to", interrupt)
+    monkeypatch.setattr(ClippedGradients, "add_to", interrupted)
+    monkeypatch.setattr(type(step.noise), "windows", no_bits)
     with pytest.raises(KeyboardInterrupt):
         step(examples(8, generator))
-    moved = {name: p.detach() - before[name] for name, p in step.model.named_parameters()}
-    assert_scale(flat(moved) / 0.5, 3.0 * 0.7 / 20)
+    assert max(seen) > 0, "nothing was added up before the interrupt"
+    assert torch.equal(flat(step.parameters), before)
+    assert not any(total.any() for total in step.update._sums.values())
 
 
 def test_other_optimizers_find_the_noisy_mean_in_grad(generator):

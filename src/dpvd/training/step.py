@@ -71,7 +71,7 @@ class PrivateStep:
         # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
         self.clipper = GradientClipper(model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch)
-        self.update = Update(optimizer, plan.batch_size, whole=micro_batch is None)
+        self.update = Update(optimizer, plan.batch_size)
         self._tied = self._check_tied()
 
     def __call__(self, batch: Any) -> None:
@@ -92,12 +92,16 @@ class PrivateStep:
 
     def _private_step(self, batch: Any, noise_std: float) -> None:
         parts = self.clipper(batch)
-        first = next(parts)  # plain SGD needs the parameters for it as they are, before they take the noise
-        self.update.begin(first.grouping.parameters, noise_std, self.noise, first.jacobian, self._kl_pulls())
-        self.update.add(first)
-        for part in parts:
-            self.update.add(part)
-        self.update.finish(first.jacobian)
+        self.update.begin(self.clipper.grouping.parameters)
+        try:
+            for part in parts:
+                self.update.add(part)
+                jacobian = part.jacobian
+                del part  # let go of it before the next one is made
+            self.update.release(noise_std, self.noise, jacobian, self._kl_pulls())
+        except BaseException:  # an interrupt too must leave no sum without noise behind
+            self.update.discard()
+            raise
 
     @property
     def position(self) -> int:

@@ -1,4 +1,4 @@
-"""Where a step's noise and gradients meet, and how they reach the parameters."""
+"""Where a step's gradients and noise meet, and how they reach the parameters."""
 
 from collections.abc import Mapping
 
@@ -11,101 +11,108 @@ from dpvd.nn import KLPull
 
 __all__ = ["Update"]
 
+_NOT_PLAIN = ("momentum", "weight_decay", "maximize", "differentiable")  # options of SGD
+
 
 class Update:
-    """The noisy mean of a step, G / S, on its way into the parameters.
+    """The clipped sum of a step on its way through noise into the parameters.
 
-    With plain SGD the noise and the sum are added to the parameters themselves, times -η/S: nothing else the size of
-    the model is written or read. Any other optimizer finds them in ``.grad`` and takes its own step.
+    One step is
+
+        update.begin(parameters)
+        try:
+            update.add(clipped)         # for each part of the batch
+            update.release(std, bits, jacobian, pulls)
+        except BaseException:
+            update.discard()
+            raise
+
+    Sums go into buffers of their own, never into parameters: noise that is added to a sum is rounded as finely as the
+    sum, noise that is added to a weight only as finely as the weight. With plain SGD the noisy sums go from there
+    into the parameters, times -η/S. Any other optimizer finds the noisy means in ``.grad`` and takes its own step.
 
     Guarantees:
-        The noise comes first: no sum of gradients is ever in memory without it, so that an interrupt between the two
-        leaves nothing behind that could be released by mistake.
+        After `release` and after `discard` no buffer holds a sum without noise.
+        Between `begin` and `release` the parameters do not change.
 
     Args:
         optimizer: who moves the parameters.
         batch_size: S.
-        whole: whether a batch comes in one piece. In several, the parameters cannot take the first sum while they are
-            still needed for the gradients of the next: a buffer does.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, batch_size: int, *, whole: bool = True) -> None:
-        self.optimizer, self.batch_size, self.whole = optimizer, batch_size, whole
+    def __init__(self, optimizer: torch.optim.Optimizer, batch_size: int) -> None:
+        self.optimizer = optimizer
+        self.batch_size = batch_size
         self._parameters: Mapping[str, nn.Parameter] = {}
-        self._buffers: dict[str, Tensor] = {}
-        self._rates: dict[str, float] = {}
-        self._totals: dict[str, Tensor] = {}
-        self._scales: dict[str, float] = {}
-        self._pulls: dict[str, KLPull] = {}
+        self._sums: dict[str, Tensor] = {}
+        self._zeroed: set[str] = set()  # names of the buffers that are known to hold zeros
 
-    def begin(
+    def begin(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Have a zeroed buffer ready for each parameter; buffers are kept from step to step.
+
+        Args:
+            parameters: the trainable parameters by name.
+        """
+        self._parameters = parameters
+        self._sums = {name: self._zeros(name, parameter) for name, parameter in parameters.items()}
+        self._zeroed = set()
+
+    def add(self, clipped: ClippedGradients) -> None:
+        """Add the sum of a batch's clipped gradients, or of a part of it."""
+        clipped.add_to(self._sums)
+
+    @torch.no_grad()
+    def release(
         self,
-        parameters: Mapping[str, nn.Parameter],
         std: float,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
         pulls: dict[str, KLPull],
     ) -> None:
-        """Put the pull of the KL term in place, which is no secret, and the noise: N(0, std²) on each entry of the sum.
-
-        The pull comes first because it is read off the parameters as they were, and noise may be added to those.
+        """Add the noise, N(0, std²) on each entry of the sum, and let the optimizer step.
 
         Args:
-            parameters: the trainable parameters by name.
             std: standard deviation of the noise on the sum.
             bits: where its randomness comes from.
-            jacobian: by name, what the noisy sum of a parameter is multiplied by. Such a parameter needs a buffer.
+            jacobian: by name, what the noisy sum of a parameter is multiplied by. The KL term has no part in it.
             pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they are added.
         """
-        self._parameters, self._pulls = parameters, pulls
-        self._rates = _plain_rates(parameters, self.optimizer)
-        self._totals, self._scales = {}, {}
-        by_scale: dict[float, dict[str, Tensor]] = {}
-        for name, parameter in parameters.items():
-            direct = self.whole and name in self._rates and name not in jacobian
-            total = parameter.detach() if direct else self._empty_buffer(name, parameter)
-            scale = (-self._rates[name] if name in self._rates else 1.0) / self.batch_size
-            self._totals[name], self._scales[name] = total, scale
-            by_scale.setdefault(abs(scale), {})[name] = total
-            if name not in jacobian:
-                self._pull(name)
-        for scale, totals in by_scale.items():
-            add_gaussian(totals, std * scale, bits)
-
-    def add(self, clipped: ClippedGradients) -> None:
-        """Add the sum of a batch's clipped gradients, or of a part of it."""
-        clipped.add_to(self._totals, self._scales)
-
-    @torch.no_grad()
-    def finish(self, jacobian: Mapping[str, Tensor]) -> None:
-        """Multiply by the Jacobians, which the pull of the KL term has no part in, and let the optimizer step."""
+        add_gaussian(self._sums, std, bits)
+        rates = _plain_rates(self._parameters, self.optimizer)
         for name, parameter in self._parameters.items():
+            mean = self._sums[name].div_(self.batch_size)
             if name in jacobian:
-                self._totals[name] *= jacobian[name]
-                self._pull(name)
-            if name not in self._rates:
-                parameter.grad = self._totals[name]
-                continue
-            parameter.grad = None  # the optimizer has nothing left to do
-            if self._totals[name] is self._buffers.get(name):
-                parameter.add_(self._totals[name])
-        if not self._rates or _is_watched(self.optimizer):
+                mean *= jacobian[name]
+            pull = pulls.pop(name, None)  # to be let go of: it may be as large as the parameter
+            if pull is not None:
+                pull.add_to(mean, 1.0)
+            if rates:
+                parameter.add_(mean, alpha=-rates[name])
+                parameter.grad = None  # the optimizer has nothing left to do
+            else:
+                parameter.grad = mean
+        if not rates or _is_watched(self.optimizer):
             self.optimizer.step()
 
-    def _pull(self, name: str) -> None:
-        pull = self._pulls.pop(name, None)  # to be let go of: it may be as large as the parameter
-        if pull is not None:
-            pull.add_to(self._totals[name], self._scales[name] * self.batch_size)
+    @torch.no_grad()
+    def discard(self) -> None:
+        """Forget the sums: an exception or an interrupt leaves none without noise behind."""
+        for total in self._sums.values():
+            total.zero_()
+        self._zeroed = set(self._sums)
 
-    def _empty_buffer(self, name: str, parameter: nn.Parameter) -> Tensor:
-        buffer = self._buffers.get(name)
-        if buffer is None or (buffer.shape, buffer.dtype, buffer.device) != (
-            parameter.shape,
-            parameter.dtype,
-            parameter.device,
-        ):
-            buffer = self._buffers[name] = torch.empty_like(parameter, requires_grad=False)
-        return buffer.zero_()
+    def _zeros(self, name: str, parameter: nn.Parameter) -> Tensor:
+        """The buffer of a parameter, zeroed; a new one if the parameter is not what it was."""
+        buffer = self._sums.get(name)
+        if buffer is None or not _alike(buffer, parameter):
+            return torch.zeros_like(parameter, requires_grad=False)
+        if name not in self._zeroed:
+            buffer.zero_()
+        return buffer
+
+
+def _alike(buffer: Tensor, parameter: Tensor) -> bool:
+    return buffer.shape == parameter.shape and buffer.dtype == parameter.dtype and buffer.device == parameter.device
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
@@ -114,12 +121,12 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _plain_rates(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """The learning rate of each parameter that the optimizer moves by θ ← θ - η g; {} if it does anything else."""
+    """By name, the learning rate η if the optimizer moves every parameter by θ ← θ - η g; else {}."""
     if type(optimizer) is not torch.optim.SGD or optimizer._optimizer_step_pre_hooks:
         return {}
     rates: dict[int, float] = {}
     for group in optimizer.param_groups:
-        if any(group[option] for option in ("momentum", "weight_decay", "maximize", "differentiable")):
+        if any(group[option] for option in _NOT_PLAIN):
             return {}
         rates.update(dict.fromkeys(map(id, group["params"]), float(group["lr"])))
     if any(id(parameter) not in rates for parameter in parameters.values()):
