@@ -7,7 +7,7 @@ import sys
 
 from setuptools import Extension, setup
 
-SOURCES = ["aes.c", "dawson.c", "draws.c", "module.c", "normals.c", "squares.c"]
+SOURCES = ["aes.c", "dawson.c", "draws.c", "module.c", "normals.c", "release.c", "squares.c"]
 FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # contraction changes results
 
 kernels = Extension(

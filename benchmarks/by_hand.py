@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from benchmarks.plain import LEARNING_RATE
 from benchmarks.workloads import Step, Workload
-from dpvd.mechanisms import SystemBits, add_gaussian
+from dpvd.mechanisms import SystemBits, noise_on_grid, release_sums
 
 __all__ = ["by_hand", "is_written_out"]
 
@@ -23,10 +23,16 @@ def is_written_out(work: Workload) -> bool:
 
 
 def by_hand(work: Workload) -> Step:
-    """Noise into the parameters first, then one weighted product for each weight, as dpvd does it."""
+    """One weighted product for each weight, then noise and the parameters in one pass, as dpvd does it."""
     w1, b1, w2, b2 = work.network().parameters()
-    (x, y), rate, bits = work.data(), LEARNING_RATE / work.batch, SystemBits()
+    x, y = work.data()
+    bits = SystemBits()
     parameters = {str(place): p.detach() for place, p in enumerate((w1, b1, w2, b2))}
+    sums = {name: torch.zeros_like(p) for name, p in parameters.items()}
+    sum_w1, sum_b1, sum_w2, sum_b2 = sums.values()
+    scales = dict.fromkeys(sums, -LEARNING_RATE / work.batch)
+    entries = sum(p.numel() for p in parameters.values())
+    noise = noise_on_grid(CLIP_NORM, NOISE_MULTIPLIER * CLIP_NORM, entries)
 
     def step() -> None:
         first = F.linear(x, w1, b1)
@@ -40,12 +46,12 @@ def by_hand(work: Workload) -> Step:
             if not norms.sum().isfinite():
                 raise FloatingPointError("a gradient is not finite")
             factors = (CLIP_NORM / norms).clamp_max_(1.0).unsqueeze(1)
-            add_gaussian(parameters, NOISE_MULTIPLIER * CLIP_NORM * rate, bits)
             g1.mul_(factors)
             g2.mul_(factors)
-            w1.addmm_(g1.T, x, alpha=-rate)
-            w2.addmm_(g2.T, hidden, alpha=-rate)
-            b1.sub_(g1.sum(0), alpha=rate)
-            b2.sub_(g2.sum(0), alpha=rate)
+            sum_w1.addmm_(g1.T, x)
+            sum_w2.addmm_(g2.T, hidden)
+            sum_b1.add_(g1.sum(0))
+            sum_b2.add_(g2.sum(0))
+            release_sums(sums, noise, bits, scales=scales, parameters=parameters)
 
     return step

@@ -10,6 +10,7 @@ from pathlib import Path
 __all__ = ["FAULTS", "Fault"]
 
 STEP, UPDATE, FIT, PLAN = "training/step.py", "training/update.py", "training/fit.py", "plan.py"
+NOISE = "mechanisms/noise.py"
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,25 @@ class Fault:
 FAULTS = [
     Fault(
         "noise half as large",
-        "mechanisms/noise.py",
-        {"draw_from_key(piece, std,": "draw_from_key(piece, std / 2,"},
-        "tests/mechanisms/test_noise.py::TestAddGaussian::test_adds_noise_of_the_right_scale_to_every_tensor",
+        NOISE,
+        {"GridScale(noise.unit, noise.std, piece": "GridScale(noise.unit, noise.std / 2, piece"},
+        "tests/mechanisms/test_noise.py::TestReleaseSums::test_adds_noise_of_the_right_scale_to_every_sum",
     ),
     Fault(
         "half of the planned noise asked for",
         STEP,
-        {"noise_std = self.plan.noise_std(": "noise_std = 0.5 * self.plan.noise_std("},
+        {"self.plan.noise_std(": "0.5 * self.plan.noise_std("},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise on each example's gradient before the sum",
         STEP,
         {
-            "            self.update.release(noise_std": "            from dpvd.mechanisms import add_gaussian\n"
+            "            self.update.release(noise,": "            from dpvd.mechanisms import release_sums\n"
+            "            sums = self.update._sums\n"
             "            for _ in batch[0]:\n"
-            "                add_gaussian(self.update._sums, noise_std, self.noise)\n"
-            "            self.update.release(noise_std"
+            "                release_sums(sums, noise, self.noise, scales=dict.fromkeys(sums, 1), parameters={})\n"
+            "            self.update.release(noise,"
         },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
@@ -70,17 +72,54 @@ FAULTS = [
         "noise inside the clip",
         UPDATE,
         {
-            "        rates = _plain_rates(self._parameters": "        for noisy in self._sums.values():\n"
-            "            noisy.mul_((0.01 / noisy.norm()).clamp_max(1.0))\n"
-            "        rates = _plain_rates(self._parameters"
+            "            mean = self._sums[name]\n": "            mean = self._sums[name]\n"
+            "            mean.mul_((0.01 / mean.norm()).clamp_max(1.0))\n"
         },
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
     Fault(
         "noise not scaled with the learning rate",
         UPDATE,
-        {"add_gaussian(self._sums, std, bits)": "add_gaussian(self._sums, std / 0.5, bits)"},
-        "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+        {"-rate / self.batch_size": "-0.5 / self.batch_size"},
+        "tests/training/test_update.py::test_noise_follows_a_schedule_of_learning_rates",
+    ),
+    Fault(
+        "one learning rate for the noise of all groups",
+        UPDATE,
+        {"-rate / self.batch_size": "-max(rates.values()) / self.batch_size"},
+        "tests/training/test_update.py::test_every_group_has_noise_at_its_own_learning_rate",
+    ),
+    Fault(
+        "noise on the weights, and the sum after it",
+        UPDATE,
+        {
+            "        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)\n": "        zeros = "
+            "{name: torch.zeros_like(total) for name, total in self._sums.items()}\n"
+            "        release_sums(zeros, noise, bits, scales=scales, parameters=direct)\n"
+            "        for name, parameter in direct.items():\n"
+            "            parameter.add_(self._sums[name], alpha=scales[name])\n"
+            "            self._sums[name].zero_()\n"
+        },
+        "tests/training/test_update.py::TestRoundingUndoesNoNoise::"
+        "test_a_threshold_is_not_passed_more_often_than_gaussian_noise_allows",
+    ),
+    Fault(
+        "no more noise for what rounding to the grid moves",
+        NOISE,
+        {"std * (1 + unit * root / sensitivity)": "std"},
+        "tests/mechanisms/test_noise.py::TestNoiseOnGrid::test_the_noise_is_that_of_the_sensitivity_after_rounding",
+    ),
+    Fault(
+        "the grid of one tensor for the noise of all",
+        STEP,
+        {"parameter.numel() for parameter in parameters.values()": "1 for parameter in parameters.values()"},
+        "tests/training/test_step.py::test_the_grid_is_fine_enough_for_all_entries_together",
+    ),
+    Fault(
+        "the sign of a zero tells the sign of the sum",
+        "native/release.py",
+        {"(units + noise + 0.0)": "(units + noise)"},
+        "tests/native/test_release.py::TestRelease::test_zero_has_one_sign",
     ),
     Fault(
         "a sum without noise left behind",
@@ -98,8 +137,8 @@ FAULTS = [
         "division by the realised batch size",
         STEP,
         {
-            "            self.update.release(noise_std": "            self.update.batch_size = max(1, len(batch[0]))\n"
-            "            self.update.release(noise_std"
+            "            self.update.release(noise,": "            self.update.batch_size = max(1, len(batch[0]))\n"
+            "            self.update.release(noise,"
         },
         "tests/training/test_step.py::test_the_sum_is_divided_by_the_planned_batch_size",
     ),

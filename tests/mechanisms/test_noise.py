@@ -7,12 +7,18 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from scipy import stats
 
 from dpvd.errors import DpvdError
-from dpvd.mechanisms import SeededBits, SystemBits, add_gaussian, fill_normal, standard_normal
-from dpvd.native import BLOCK_BYTES, BLOCK_DRAWS, implementation_in_use
+from dpvd.mechanisms import (
+    GridNoise,
+    SeededBits,
+    SystemBits,
+    noise_on_grid,
+    release_sums,
+    standard_normal,
+)
+from dpvd.native import EXACT_BLOCK_BYTES, EXACT_BLOCK_DRAWS, implementation_in_use
 from tests.mechanisms.statistics import ALARM, independence_p_value, normal_p_value
 
 DRAWS = 400_000
@@ -31,21 +37,6 @@ class ConstantBits:
         buffer[:] = self.byte
 
 
-def box_muller(raw: bytes, count: int) -> np.ndarray:
-    """The transform written down once more, in extended precision, block by block."""
-    draws = np.empty(count, dtype=np.longdouble)
-    for start in range(0, count, BLOCK_DRAWS):
-        part = draws[start : start + BLOCK_DRAWS]
-        pairs = (len(part) + 1) // 2
-        planes = np.frombuffer(raw, "<u4", 3 * pairs, offset=6 * start).reshape(3, pairs)
-        high, low, angle = planes.astype(np.longdouble)
-        words = high % 2**31 * 2**32 + low
-        radius = np.sqrt(-2 * np.log((words + 0.5) / np.longdouble(2) ** 63))
-        phi = 2 * np.longdouble(np.pi) * (angle + 0.5) / 2**32
-        part[:] = np.concatenate([radius * np.cos(phi), radius * np.sin(phi)])[: len(part)]
-    return draws.astype(np.float64)
-
-
 @pytest.fixture(params=["compiled", "pure"])
 def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever draws the noise, it has to pass the same tests."""
@@ -56,46 +47,31 @@ def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.usefixtures("implementation")
 class TestStandardNormal:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-    def test_draws_are_standard_normal(self, dtype: torch.dtype) -> None:
-        sample = standard_normal(DRAWS, SystemBits(), dtype)
-        assert sample.dtype == dtype
+    def test_draws_are_standard_normal(self) -> None:
+        sample = standard_normal(DRAWS, SystemBits())
+        assert sample.dtype == torch.float64
         assert normal_p_value(sample, 1.0) > ALARM
 
-    @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 3e-6), (torch.float64, 1e-13)])
-    @settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
-    @given(count=st.integers(0, 5000), seed=st.integers(0, 2**32))
-    def test_equals_the_transform_in_extended_precision(
-        self, dtype: torch.dtype, tolerance: float, count: int, seed: int
-    ) -> None:
-        raw = np.empty((count + 1) // 2 * 12, dtype=np.uint8)
-        SeededBits(seed, "noise").fill(raw)
-        sample = standard_normal(count, SeededBits(seed, "noise"), dtype)
-        np.testing.assert_allclose(sample.numpy(), box_muller(raw.tobytes(), count), atol=tolerance, rtol=0)
-
     def test_tails_reach_as_far_as_documented(self) -> None:
-        assert standard_normal(1, ConstantBits(0)).item() == pytest.approx(math.sqrt(128 * math.log(2)))
-        assert torch.isfinite(standard_normal(9, ConstantBits(255), torch.float64)).all()
+        largest = standard_normal(1, ConstantBits(0)).item()
+        assert largest == pytest.approx(math.sqrt(128 * math.log(2)))
+        assert torch.isfinite(standard_normal(9, ConstantBits(255))).all()
 
     def test_tails_beyond_four_and_a_half_are_populated(self) -> None:
         beyond = int((standard_normal(4_000_000, SystemBits()).abs() > 4.5).sum())
         assert 3 <= beyond <= 70  # Poisson with mean 27.2: outside with probability below 1e-8
 
-    @pytest.mark.parametrize("count", [0, 1, 2, 3, BLOCK_DRAWS - 1, BLOCK_DRAWS, BLOCK_DRAWS + 1, 300_003])
+    @pytest.mark.parametrize("count", [0, 1, 2, 3, 1023, 1024, 1025, 300_003])
     def test_every_count_is_filled_with_distinct_draws(self, count: int) -> None:
-        sample = standard_normal(count, SystemBits(), torch.float64)
+        sample = standard_normal(count, SystemBits())
         assert sample.shape == (count,)
         assert len(sample.unique()) == count
 
     def test_blocks_follow_one_another_in_the_stream(self) -> None:
-        whole = standard_normal(BLOCK_DRAWS + 10, SeededBits(5, "noise"))
+        whole = standard_normal(EXACT_BLOCK_DRAWS + 10, SeededBits(5, "noise"))
         bits = SeededBits(5, "noise")
-        assert torch.equal(whole, torch.cat([standard_normal(BLOCK_DRAWS, bits), standard_normal(10, bits)]))
-
-    @pytest.mark.parametrize("dtype", [torch.float16, torch.int64])
-    def test_other_types_are_refused(self, dtype: torch.dtype) -> None:
-        with pytest.raises(DpvdError, match=r"float32 or torch\.float64"):
-            standard_normal(3, SystemBits(), dtype)
+        parts = [standard_normal(EXACT_BLOCK_DRAWS, bits), standard_normal(10, bits)]
+        assert torch.equal(whole, torch.cat(parts))
 
     def test_a_default_device_elsewhere_does_not_matter(self) -> None:
         with torch.device("meta"):
@@ -138,145 +114,201 @@ class TestTheChecksHavePower:
         assert independence_p_value(first, first.abs() * torch.sign(second)) < ALARM
 
 
+class TestNoiseOnGrid:
+    @pytest.mark.parametrize("sensitivity", [1e-6, 0.7, 1.0, 250.0])
+    @pytest.mark.parametrize("multiplier", [1e-9, 0.3, 1.0, 40.0])
+    @pytest.mark.parametrize("entries", [1, 7, 10_000, 10**9])
+    def test_the_noise_is_that_of_the_sensitivity_after_rounding(
+        self, sensitivity: float, multiplier: float, entries: int
+    ) -> None:
+        noise = noise_on_grid(sensitivity, multiplier * sensitivity, entries)
+        moved = noise.unit * math.sqrt(entries)
+        assert noise.std == pytest.approx(multiplier * (sensitivity + moved), rel=1e-12)
+        finest = 2.0**-10 * sensitivity * min(1.0, multiplier)
+        assert finest / 2 < moved <= finest
+        assert math.frexp(noise.unit)[0] == 0.5, "the unit is no power of two"
+
+    @pytest.mark.parametrize("bad", [0.0, -1.0, math.nan, math.inf, True, "1"])
+    def test_what_is_not_positive_is_refused(self, bad: float) -> None:
+        with pytest.raises(DpvdError, match="std must be"):
+            noise_on_grid(1.0, bad, 10)
+        with pytest.raises(DpvdError, match="sensitivity must be"):
+            noise_on_grid(bad, 1.0, 10)
+
+    @pytest.mark.parametrize(("sensitivity", "std"), [(1.0, 1e15), (1e-300, 1e-300)])
+    def test_what_has_no_grid_is_refused(self, sensitivity: float, std: float) -> None:
+        with pytest.raises(DpvdError, match="has no grid in double precision"):
+            noise_on_grid(sensitivity, std, 10_000)
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_rounded_neighbours_stay_as_near_as_the_noise_allows_for(self, seed: int) -> None:
+        generator = np.random.default_rng(seed)
+        first = generator.normal(size=10_000)
+        step = generator.normal(size=10_000)
+        step /= np.linalg.norm(step)
+        noise = noise_on_grid(1.0, 1.0, 10_000)
+        moved = [np.rint(sums / noise.unit) * noise.unit for sums in (first, first + step)]
+        assert np.linalg.norm(moved[0] - moved[1]) <= noise.std  # the multiplier is 1
+
+
+GRID = GridNoise(std=2.5, unit=2.0**-16)
+
+
+def release(
+    sums: dict[str, torch.Tensor],
+    bits: SystemBits | SeededBits | None = None,
+    *,
+    noise: GridNoise = GRID,
+    scales: dict[str, float] | None = None,
+    parameters: dict[str, torch.Tensor] | None = None,
+) -> None:
+    release_sums(
+        sums,
+        noise,
+        SystemBits() if bits is None else bits,
+        scales=dict.fromkeys(sums, 1.0) if scales is None else scales,
+        parameters=parameters or {},
+    )
+
+
+def on_grid(sums: torch.Tensor) -> torch.Tensor:
+    return (sums.double() / GRID.unit).round() * GRID.unit
+
+
 @pytest.mark.usefixtures("implementation")
-class TestFillNormal:
-    @pytest.mark.parametrize("std", [1e-3, 1.0, 7.5])
-    def test_scale_is_right_and_two_thirds_and_three_halves_are_not(self, std: float) -> None:
-        out = torch.empty(DRAWS)
-        fill_normal(out, std, SystemBits())
-        assert normal_p_value(out, std) > ALARM
-        assert normal_p_value(out, std * 2 / 3) < ALARM
-        assert normal_p_value(out, std * 3 / 2) < ALARM
-
-    def test_successive_fills_are_independent(self) -> None:
-        bits, first, second = SystemBits(), torch.empty(DRAWS), torch.empty(DRAWS)
-        fill_normal(first, 1.0, bits)
-        fill_normal(second, 1.0, bits)
-        assert independence_p_value(first, second) > ALARM
-
-    def test_views_are_filled_and_their_surroundings_are_not(self) -> None:
-        base = torch.full((6, 8), 9.0, dtype=torch.float64)
-        fill_normal(base[::2, 1:4].T, 1.0, SystemBits())
-        inside = torch.zeros(6, 8, dtype=torch.bool)
-        inside[::2, 1:4] = True
-        assert (base[~inside] == 9.0).all()
-        assert len(base[inside].unique()) == 9
-
-    def test_overwrites_whatever_was_there(self) -> None:
-        out = torch.full((50,), float("nan"))
-        fill_normal(out, 2.0, SystemBits())
-        assert torch.isfinite(out).all()
-
-    def test_zero_std_gives_zeros(self) -> None:
-        out = torch.ones(3)
-        fill_normal(out, 0.0, SystemBits())
-        assert torch.equal(out, torch.zeros(3))
-
-    def test_parameters_that_require_gradients_are_legal(self) -> None:
-        weight = torch.nn.Parameter(torch.zeros(4))
-        fill_normal(weight, 1.0, SystemBits())
-        assert weight.requires_grad
-        assert (weight != 0).all()
-
-
-@pytest.mark.usefixtures("implementation")
-class TestAddGaussian:
-    def test_adds_noise_of_the_right_scale_to_every_tensor(self) -> None:
-        sums = {"weight": torch.full((500, 400), 3.0), "bias": torch.full((200_001,), -1.0)}
-        add_gaussian(sums, 2.5, SystemBits())
+class TestReleaseSums:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_adds_noise_of_the_right_scale_to_every_sum(self, dtype: torch.dtype) -> None:
+        sums = {
+            "weight": torch.full((500, 400), 3.0, dtype=dtype),
+            "bias": torch.full((200_001,), -1.0, dtype=dtype),
+        }
+        release(sums)
         for noise in (sums["weight"] - 3.0, sums["bias"] + 1.0):
             assert normal_p_value(noise, 2.5) > ALARM
             assert normal_p_value(noise, 2.5 * 2 / 3) < ALARM
             assert normal_p_value(noise, 2.5 * 3 / 2) < ALARM
 
-    def test_tensors_and_calls_are_independent(self) -> None:
-        bits = SystemBits()
+    def test_sums_and_calls_are_independent(self) -> None:
+        bits, noise = SystemBits(), GridNoise(1.0, 2.0**-20)
         first = {"a": torch.zeros(DRAWS), "b": torch.zeros(DRAWS)}
         second = {"a": torch.zeros(DRAWS), "b": torch.zeros(DRAWS)}
-        add_gaussian(first, 1.0, bits)
-        add_gaussian(second, 1.0, bits)
-        for one, other in ((first["a"], first["b"]), (first["a"], second["a"]), (first["b"], second["b"])):
+        release(first, bits, noise=noise)
+        release(second, bits, noise=noise)
+        pairs = [(first["a"], first["b"]), (first["a"], second["a"]), (first["b"], second["b"])]
+        for one, other in pairs:
             assert independence_p_value(one, other) > ALARM
 
-    def test_tensors_are_drawn_one_after_the_other(self) -> None:
-        """Large ones each by itself, then the small ones together."""
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_nothing_tells_a_sum_of_zero_from_another(self, dtype: torch.dtype) -> None:
+        """All that is released are multiples of γ; with float32 noise in float32 sums zero alone gave draws as such."""
+        sums = torch.zeros(30_000, dtype=dtype)
+        sums[15_000:] = torch.linspace(-0.1, 0.1, 15_000)
+        release({"a": sums}, noise=GridNoise(std=2.5, unit=2.0**-19))
+        units = sums.double() * 2.0**19
+        assert torch.equal(units, units.round())
+        odd = [(part % 2 == 1).sum().item() for part in (units[:15_000], units[15_000:])]
+        assert all(stats.binomtest(count, 15_000, 0.5).pvalue > ALARM for count in odd)
+
+    def test_large_sums_are_drawn_one_after_the_other_and_small_ones_last(self) -> None:
         shapes = {"a": (3, 5), "large": (200, 101), "b": (), "c": (0, 4), "also large": (20_001,), "d": (7,)}
-        tensors, bits = {name: torch.zeros(shape) for name, shape in shapes.items()}, SeededBits(2, "noise")
-        add_gaussian(tensors, 1.0, SeededBits(2, "noise"))
+        sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
+        release(sums, SeededBits(2, "noise"))
+        bits = SeededBits(2, "noise")
         for name in ("large", "also large"):
-            assert torch.equal(tensors[name].flatten(), standard_normal(tensors[name].numel(), bits))
-        small = torch.cat([tensors[name].flatten() for name in "abcd"])
-        assert torch.equal(small, standard_normal(23, bits))
+            expected = on_grid(GRID.std * standard_normal(sums[name].numel(), bits))
+            assert torch.equal(sums[name].flatten(), expected)
+        small = torch.cat([sums[name].flatten() for name in "abcd"])
+        assert torch.equal(small, on_grid(GRID.std * standard_normal(23, bits)))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    def test_parameters_take_it_at_their_own_scales(self, dtype: torch.dtype) -> None:
+        """Large, small and non-contiguous, each rounded once."""
+        shapes = {"large": (200, 101), "a": (3, 5), "b": (4,), "view": (6, 7)}
+        scales = {"large": -0.1, "a": 2.0, "b": -0.1, "view": 3.0}
+        sums = {name: standard_normal(math.prod(s), SystemBits()).view(s).to(dtype) for name, s in shapes.items()}
+        parameters = {name: total.flip(0) for name, total in sums.items()}
+        parameters["view"] = standard_normal(84, SystemBits()).to(dtype).view(7, 12).T[::2]
+        before = {name: parameter.double().clone() for name, parameter in parameters.items()}
+        bits, expected = SeededBits(4, "noise"), {}
+        for name, total in sums.items():  # no two small ones have one scale: each draws by itself, in order
+            noise = on_grid(GRID.std * standard_normal(total.numel(), bits)).view(total.shape)
+            expected[name] = (before[name] + scales[name] * (on_grid(total) + noise)).to(dtype)
+        release(sums, SeededBits(4, "noise"), scales=scales, parameters=parameters)
+        for name, parameter in parameters.items():
+            torch.testing.assert_close(parameter, expected[name], rtol=4 * torch.finfo(dtype).eps, atol=0)
+            assert not sums[name].any()
+
+    def test_sums_without_a_parameter_stay_where_they_are(self) -> None:
+        sums = {"a": torch.zeros(9), "b": torch.zeros(9)}
+        parameters = {"b": torch.zeros(9)}
+        release(sums, scales={"a": 0.5, "b": 0.5}, parameters=parameters)
+        assert (sums["a"] != 0).all()
+        assert (sums["b"] == 0).all()
+        assert (parameters["b"] != 0).all()
 
     def test_neighbours_in_one_buffer_are_left_alone(self) -> None:
         buffer = torch.linspace(-1, 1, 25_520)
         before = buffer.clone()
-        add_gaussian({"small": buffer[10:2000], "large": buffer[2003:-10]}, 0.7, SeededBits(3, "noise"))
+        release({"small": buffer[10:2000], "large": buffer[2003:-10]}, SeededBits(3, "noise"))
         changed = (buffer != before).nonzero().flatten().tolist()
         assert changed == [*range(10, 2000), *range(2003, 25_510)]
 
     def test_autograd_notices_that_a_tensor_was_changed(self) -> None:
         weight, x = torch.ones(3, requires_grad=True), torch.ones(3)
         loss = (weight * x).sum()
-        add_gaussian({"x": x}, 1.0, SystemBits())
+        release({"x": x})
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             loss.backward()
 
     def test_types_can_be_mixed(self) -> None:
-        tensors = {"single": torch.zeros(9), "double": torch.zeros(9, dtype=torch.float64)}
-        add_gaussian(tensors, 1.0, SeededBits(2, "noise"))
+        sums = {"single": torch.zeros(9), "double": torch.zeros(9, dtype=torch.float64)}
+        release(sums, SeededBits(2, "noise"))
         bits = SeededBits(2, "noise")
-        assert torch.equal(tensors["double"], standard_normal(9, bits, torch.float64))
-        assert torch.equal(tensors["single"], standard_normal(9, bits))
+        single, double = (on_grid(GRID.std * standard_normal(9, bits)) for _ in range(2))
+        assert torch.equal(sums["single"], single.float())
+        assert torch.equal(sums["double"], double)
 
     def test_non_contiguous_tensors_are_noised_in_place(self) -> None:
         base = torch.zeros(6, 8)
-        add_gaussian({"view": base.T[1:3]}, 1.0, SystemBits())
+        release({"view": base.T[1:3]})
         assert (base[:, 1:3] != 0).all()
         assert (base[:, 3:] == 0).all()
 
-    def test_zero_std_changes_no_bit_and_draws_nothing(self) -> None:
+    def test_position_counts_the_bytes(self) -> None:
         bits = SeededBits(0, "noise")
-        tensor = torch.tensor([-0.0, 1.0, float("inf")])
-        add_gaussian({"a": tensor}, 0.0, bits)
-        assert torch.equal(tensor.view(torch.int32), torch.tensor([-0.0, 1.0, float("inf")]).view(torch.int32))
-        assert bits.position == 0
+        release({"large": torch.zeros(20_001), "small": torch.zeros(3)}, bits)
+        assert bits.position == 16 * (10_001 + 2)
+        release({}, bits)
+        assert bits.position == 16 * (10_001 + 2)
 
-    def test_no_tensors_draw_nothing(self) -> None:
-        bits = SeededBits(0, "noise")
-        add_gaussian({}, 1.0, bits)
-        assert bits.position == 0
-
-    @pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf"), True, "1", 1e-45, 1e38])
-    def test_bad_std_is_refused_and_nothing_touched(self, std: float) -> None:
-        tensor = torch.zeros(5)
-        for attempt in (lambda: add_gaussian({"a": tensor}, std, SystemBits()), lambda: fill(tensor, std)):
-            with pytest.raises(DpvdError, match="std must be"):
-                attempt()
-        assert torch.equal(tensor, torch.zeros(5))
-
-    def test_bad_std_is_refused_without_tensors_too(self) -> None:
-        with pytest.raises(DpvdError, match="std must be"):
-            add_gaussian({}, -1.0, SystemBits())
+    @pytest.mark.parametrize("std", [1e-45, 1e38])
+    def test_noise_that_float32_cannot_hold_is_refused_and_nothing_touched(self, std: float) -> None:
+        sums = torch.zeros(5)
+        with pytest.raises(DpvdError, match="cannot hold it"):
+            release({"a": sums}, noise=GridNoise(std, std / 1000))
+        assert not sums.any()
 
     @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64, torch.complex64])
-    def test_one_bad_type_leaves_all_tensors_untouched(self, dtype: torch.dtype) -> None:
-        tensors = {"good": torch.zeros(5), "bad": torch.zeros(5, dtype=dtype)}
+    def test_one_bad_type_leaves_all_sums_untouched(self, dtype: torch.dtype) -> None:
+        sums = {"good": torch.zeros(5), "bad": torch.zeros(5, dtype=dtype)}
         with pytest.raises(DpvdError, match="but bad is"):
-            add_gaussian(tensors, 1.0, SystemBits())
-        assert torch.equal(tensors["good"], torch.zeros(5))
+            release(sums)
+        assert torch.equal(sums["good"], torch.zeros(5))
 
-    def test_without_entropy_no_tensor_gets_part_of_its_noise(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        bits = SystemBits(rekey_after=BLOCK_BYTES)  # enough for the first tensor and the beginning of the second
+    def test_without_entropy_nothing_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bits = SystemBits(rekey_after=EXACT_BLOCK_BYTES)  # enough for the small sum, not for the large one
         monkeypatch.setattr(os, "urandom", no_entropy)
-        tensors = {"a": torch.zeros(4), "b": torch.zeros(3 * BLOCK_DRAWS)}
+        sums = {"a": torch.ones(4), "b": torch.ones(20 * EXACT_BLOCK_DRAWS)}
         with pytest.raises(RuntimeError, match="gave no randomness"):
-            add_gaussian(tensors, 1.0, bits)
-        assert not tensors["b"].any()
+            release(sums, bits)
+        assert all((total == 1).all() for total in sums.values())
 
-
-def fill(tensor: torch.Tensor, std: float) -> None:
-    fill_normal(tensor, std, SystemBits())
+    def test_a_change_of_key_falls_between_blocks(self) -> None:
+        sums = torch.zeros(20 * EXACT_BLOCK_DRAWS + 5)
+        release({"a": sums}, SystemBits(rekey_after=3 * EXACT_BLOCK_BYTES))
+        assert (sums != 0).sum() > len(sums) - 5
+        assert len(sums.unique()) > 0.9 * len(sums)
 
 
 def no_entropy(size: int) -> bytes:

@@ -2,6 +2,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels.h"
 
@@ -17,11 +18,35 @@ static void *exactly(size_t size) {
     return memory;
 }
 
+/* Sums of one type, with parameters and without, from bytes and from the stream. */
+static double release_all(const round_keys *keys, size_t count, size_t size) {
+    const grid grid = {1024.0, 1024.0, 1e-3};
+    double total = 0;
+    unsigned char *raw = exactly(exact_bytes_for(count));
+    double *normals = exactly(count * sizeof *normals);
+    for (size_t i = 0; i < exact_bytes_for(count); i++) raw[i] = (unsigned char)(i * 131);
+    exact_normals(raw, normals, count);
+    for (size_t i = 0; i < count; i++) total += normals[i];
+    for (int with_parameters = 0; with_parameters < 2; with_parameters++) {
+        entries entries = {exactly(count * size), with_parameters ? exactly(count * size) : NULL, size, count};
+        memset(entries.sums, 0, count * size);
+        if (with_parameters) memset(entries.parameters, 0, count * size);
+        release_from_bytes(raw, &entries, &grid);
+        if (keys != NULL) release_from_stream(keys, 5, &entries, &grid, 2);
+        free(entries.sums);
+        free(entries.parameters);
+    }
+    free(normals);
+    free(raw);
+    return total;
+}
+
 int main(void) {
     unsigned char key[32] = {1, 2, 3};
     round_keys keys;
     double total = 0;
     choose_transform();
+    choose_release();
     choose_dawson();
     choose_squares();
     int has_cipher = choose_cipher() != NULL;
@@ -31,11 +56,13 @@ int main(void) {
         float *out = exactly(count * sizeof *out);
         unsigned char *raw = exactly(size);
         for (size_t i = 0; i < size; i++) raw[i] = (unsigned char)(i * 131 + s);
-        draw_from_bytes(raw, out, count, 2.0f, 0);
+        draw_from_bytes(raw, out, count, 2.0f);
         for (int offset = 0; has_cipher && offset < 17; offset += 4) {
             write_key_stream(&keys, (uint64_t)offset, raw, size);
-            draw_from_stream(&keys, (uint64_t)offset, out, count, 2.0f, 1, 2);
+            draw_from_stream(&keys, (uint64_t)offset, out, count, 2.0f, 2);
         }
+        total += release_all(has_cipher ? &keys : NULL, count, sizeof(float));
+        total += release_all(has_cipher ? &keys : NULL, count, sizeof(double));
         add_dawson(out, out, count, 0.7f, 0.5f, 2);
         for (size_t i = 0; i < count; i++) total += out[i];
         for (size_t rows = 1; rows <= 3; rows += 2) {

@@ -28,9 +28,9 @@ KEY = bytes(range(32))
 compiled = pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
 
 
-def drawn(count: int, *, key: bytes = KEY, start: int = 0, dtype: type = np.float32, threads: int = 1) -> np.ndarray:
+def drawn(count: int, *, key: bytes = KEY, start: int = 0, threads: int = 1) -> np.ndarray:
     """Draws made between guards that must stay as they are."""
-    memory = np.full(count + 2 * GUARD, -77.0, dtype=dtype)
+    memory = np.full(count + 2 * GUARD, -77.0, dtype=np.float32)
     draw_from_key(memory[GUARD : GUARD + count], 1.0, key, start, threads=threads)
     assert (memory[:GUARD] == -77.0).all()
     assert (memory[GUARD + count :] == -77.0).all()
@@ -66,14 +66,13 @@ class TestOneDefinition:
         assert drawn(3_000_001, key=key).tobytes() == purely_drawn(3_000_001, key=key).tobytes()
 
     @pytest.mark.parametrize("std", [1.0, 0.1, 3.7e-30, 2.5e30])
-    @pytest.mark.parametrize("add", [False, True])
-    def test_scaled_and_added(self, std: float, add: bool) -> None:
+    def test_scaled(self, std: float) -> None:
         results = []
         for native in ("1", "0"):
             with pytest.MonkeyPatch.context() as patch:
                 patch.setenv("DPVD_NATIVE", native)
-                out = np.linspace(-3, 3, 5001, dtype=np.float32)
-                draw_from_key(out, std, KEY, 7, add=add)
+                out = np.empty(5001, dtype=np.float32)
+                draw_from_key(out, std, KEY, 7)
                 results.append(out.tobytes())
         assert results[0] == results[1]
 
@@ -104,8 +103,8 @@ def extreme_bits() -> tuple[np.ndarray, np.ndarray]:
     return np.repeat(words, 2), np.resize(turns, 2 * len(words))
 
 
-def from_bits(words: np.ndarray, angles: np.ndarray, dtype: type = np.float32) -> np.ndarray:
-    out = np.empty(2 * len(words), dtype=dtype)
+def from_bits(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
+    out = np.empty(2 * len(words), dtype=np.float32)
     draw_from_bytes(out, 1.0, raw_from(words, angles))
     return out
 
@@ -119,15 +118,14 @@ def reference(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 
 class TestAccuracy:
-    @pytest.mark.parametrize(("dtype", "tolerance"), [(np.float32, 3e-7), (np.float64, 1e-15)])
-    def test_error_of_the_radius_at_all_scales(self, implementation: str, dtype: type, tolerance: float) -> None:
+    def test_error_of_the_radius_at_all_scales(self, implementation: str) -> None:
         generator = np.random.default_rng(1)
         words = generator.integers(0, 2**63, 60_000, dtype=np.uint64) >> np.repeat(np.arange(60, dtype=np.uint64), 1000)
         below_one = np.uint64(2**63) - (words[:30_000] >> np.uint64(12)) - np.uint64(2**11)  # where the radius is small
         eighth = np.full(1000, 2**29 - 1)  # of a turn: cosine and sine alike
         for tested in np.concatenate([words, below_one]).reshape(-1, 1000):
-            draws, expected = from_bits(tested, eighth, dtype), reference(tested, eighth).astype(np.float64)
-            assert np.abs(draws / expected - 1).max() < tolerance
+            draws, expected = from_bits(tested, eighth), reference(tested, eighth).astype(np.float64)
+            assert np.abs(draws / expected - 1).max() < 3e-7
 
     def test_error_of_sine_and_cosine(self, implementation: str) -> None:
         angles = np.random.default_rng(2).integers(0, 2**32, 100_000, dtype=np.uint64)
@@ -139,11 +137,10 @@ class TestAccuracy:
 
     def test_extreme_words_give_finite_draws_other_than_zero(self, implementation: str) -> None:
         words, angles = extreme_bits()
-        for dtype in (np.float32, np.float64):
-            draws = from_bits(words, angles, dtype)
-            assert np.isfinite(draws).all()
-            assert (draws != 0).all()
-            assert np.abs(draws).max() == pytest.approx(np.sqrt(128 * np.log(2)), rel=1e-6)
+        draws = from_bits(words, angles)
+        assert np.isfinite(draws).all()
+        assert (draws != 0).all()
+        assert np.abs(draws).max() == pytest.approx(np.sqrt(128 * np.log(2)), rel=1e-6)
 
     def test_the_distribution_is_exactly_symmetric(self, implementation: str) -> None:
         words, angles = extreme_bits()
@@ -153,9 +150,6 @@ class TestAccuracy:
     def test_the_top_bit_of_a_word_does_not_matter(self, implementation: str) -> None:
         words, angles = extreme_bits()
         np.testing.assert_array_equal(from_bits(words | np.uint64(2**63), angles), from_bits(words, angles))
-
-    def test_single_draws_are_double_draws_rounded(self, implementation: str) -> None:
-        np.testing.assert_allclose(drawn(10_001), drawn(10_001, dtype=np.float64), rtol=1e-6)
 
 
 class TestDistribution:
@@ -192,11 +186,11 @@ class TestArguments:
     @pytest.mark.parametrize(
         "out",
         [
-            np.zeros(8, np.float16),
+            np.zeros(8, np.float64),
             np.zeros((2, 4), np.float32),
             np.zeros(8, np.float32)[::2],
             np.frombuffer(bytes(32), np.float32),
-            np.zeros(9, np.uint8)[1:].view(np.float64),
+            np.zeros(9, np.uint8)[1:].view(np.float32),
             np.zeros(8, ">f4"),
         ],
         ids=["another type", "two dimensions", "not contiguous", "read-only", "not aligned", "big-endian"],

@@ -11,7 +11,7 @@ HERE = Path(__file__).parent
 SOURCES = HERE.parents[1] / "src" / "dpvd" / "native"
 COMPILER = shutil.which(os.environ.get("CC", "cc"))
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"]
-KERNELS = ("aes.c", "dawson.c", "draws.c", "normals.c", "squares.c")
+KERNELS = ("aes.c", "dawson.c", "draws.c", "normals.c", "release.c", "squares.c")
 CHECKED = (HERE / "checked.c", *(SOURCES / name for name in KERNELS))
 SHIPPED = ["-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # as in setup.py
 NOTHING_TO_COMPARE = 77

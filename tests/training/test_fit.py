@@ -166,7 +166,7 @@ def test_the_posterior_keeps_the_scale_of_the_averaged_steps():
     result = run(network(), plan(), recipe=replace(RECIPE, decay="linear"))
     zetas = [0.5 * (1 - step / 20) * 0.5 / 100 for step in range(12, 20)]
     expected = math.sqrt(sum(z * z for z in zetas) / 8)
-    assert result.model[0].log_sigma2.exp().sqrt().item() == pytest.approx(expected, rel=1e-5)
+    assert result.model[0].log_sigma2.exp().sqrt().item() == pytest.approx(expected, rel=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpvd.grads import Clipping
-from dpvd.mechanisms import SeededBits
+from dpvd.mechanisms import SeededBits, noise_on_grid
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep, cross_entropy
 from dpvd.training.update import Update
@@ -27,15 +27,25 @@ class GivenSum:
             totals[name] += total
 
 
-def parameters_of(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> dict[str, nn.Parameter]:
+def parameters_of(
+    *shapes: tuple[int, ...],
+    dtype: torch.dtype = torch.float32,
+) -> dict[str, nn.Parameter]:
     """Zeros, under the names of the alphabet."""
-    return {name: nn.Parameter(torch.zeros(shape, dtype=dtype)) for name, shape in zip("abcdef", shapes, strict=False)}
+    zeros = [torch.zeros(shape, dtype=dtype) for shape in shapes]
+    return {name: nn.Parameter(weight) for name, weight in zip("abcdef", zeros, strict=False)}
 
 
-def release(update: Update, parameters: dict[str, nn.Parameter], sums: dict[str, torch.Tensor], seed: int = 0) -> None:
+def release(
+    update: Update,
+    parameters: dict[str, nn.Parameter],
+    sums: dict[str, torch.Tensor],
+    seed: int = 0,
+) -> None:
     update.begin(parameters)
     update.add(GivenSum(sums))
-    update.release(STD, SeededBits(seed, "noise"), {}, {})
+    noise = noise_on_grid(1.0, STD, sum(parameter.numel() for parameter in parameters.values()))
+    update.release(noise, SeededBits(seed, "noise"), {}, {})
 
 
 def assert_std(noise: torch.Tensor, expected: float) -> None:
@@ -47,7 +57,10 @@ def assert_std(noise: torch.Tensor, expected: float) -> None:
 
 def test_every_group_has_noise_at_its_own_learning_rate() -> None:
     parameters = parameters_of((100, 50), (20_000,), (3000,))
-    groups = [{"params": [parameters["b"]], "lr": 0.1}, {"params": [parameters["a"], parameters["c"]], "lr": 1e-4}]
+    groups = [
+        {"params": [parameters["b"]], "lr": 0.1},
+        {"params": [parameters["a"], parameters["c"]], "lr": 1e-4},
+    ]
     release(Update(torch.optim.SGD(groups, lr=1.0), BATCH_SIZE), parameters, {})
     assert_std(parameters["a"].detach(), 1e-4 * STD / BATCH_SIZE)
     assert_std(parameters["b"].detach(), 0.1 * STD / BATCH_SIZE)
@@ -118,24 +131,75 @@ def test_a_parameter_that_changed_its_type_has_a_buffer_of_its_new_one() -> None
         assert update._sums["a"].dtype == dtype
 
 
-class TestNoiseIsNotRoundedAway:
-    """A weight of a default layer is some 0.03, its update at η = 1e-5 some 1e-7: half of what float32 tells apart."""
+class TestRoundingUndoesNoNoise:
+    """A weight of a default layer is some 0.1, its update at η = 1e-5 some 5e-7: not far above the last place."""
 
-    def step(self, learning_rate: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """Weights before and after."""
-        torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(6, 400), nn.Tanh(), nn.Linear(400, 3))
+    def weights(self, dtype: torch.dtype, momentum: float = 0.0) -> dict[str, torch.Tensor]:
+        """All weights and gradients after a step on no examples at a small learning rate."""
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            model = nn.Sequential(nn.Linear(60, 400), nn.Tanh(), nn.Linear(400, 3)).to(dtype)
         plan = PrivacyPlan(100, BATCH_SIZE, steps=5, noise_multiplier=1.0, clipping=Clipping(clip_norm=1.0))
-        optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate)
-        before = model[0].weight.detach().clone()
-        PrivateStep(model, cross_entropy, plan, optimizer, noise=SeededBits(3, "noise"))(
-            (torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64))
-        )
-        return before, model[0].weight.detach()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=momentum)
+        step = PrivateStep(model, cross_entropy, plan, optimizer, noise=SeededBits(3, "noise"))
+        step((torch.zeros(0, 60, dtype=dtype), torch.zeros(0, dtype=torch.int64)))
+        return {name: p.detach() if p.grad is None else p.grad for name, p in model.named_parameters()}
 
-    def test_the_update_is_the_exact_one_rounded_once(self) -> None:
-        before, after = self.step(1e-5)
-        start, large = self.step(1e3)  # the same noise where rounding does not matter
-        exact = before.double() + (large.double() - start.double()) * 1e-8
-        unit = torch.finfo(torch.float32).eps * before.abs().double().clamp_min(1e-6)
-        assert ((after.double() - exact).abs() <= unit).all()
+    @pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["weights", "gradients"])
+    def test_float32_is_float64_rounded_once(self, momentum: float) -> None:
+        single = self.weights(torch.float32, momentum)
+        double = self.weights(torch.float64, momentum)
+        for name, found in single.items():
+            expected = double[name].float()
+            unit = torch.finfo(torch.float32).eps * expected.abs()
+            assert ((found - expected).abs() <= unit).all()
+            assert (found == expected).float().mean() > 0.999
+
+    def test_a_threshold_is_not_passed_more_often_than_gaussian_noise_allows(self) -> None:
+        """Sums of 104.5 and 105.5, ten of which are one last place of the weight, and noise of 1.
+
+        Added to the weight first, such noise would vanish, and the sum would round up if and only if it is the larger.
+        """
+        entries, unit = 40_000, 2.0**-25
+        generator = torch.Generator().manual_seed(1)
+        secret = torch.randint(2, (entries,), generator=generator)
+        parameters = {"a": nn.Parameter(torch.full((entries,), 0.3))}
+        update = Update(torch.optim.SGD(parameters.values(), lr=unit / 10 * BATCH_SIZE), BATCH_SIZE)
+        update.begin(parameters)
+        update.add(GivenSum({"a": -104.5 - secret}))
+        update.release(noise_on_grid(1.0, 1.0, entries), SeededBits(0, "noise"), {}, {})
+        guess = (parameters["a"].detach().double() - torch.tensor(0.3).double()) / unit > 10.5
+        advantage = guess[secret == 1].double().mean() - guess[secret == 0].double().mean()
+        allowed = math.erf(0.5 / math.sqrt(2))  # distance in variation of N(0, 1) and N(1, 1): 0.38
+        assert advantage.item() < allowed + 5 / math.sqrt(entries)
+        assert advantage.item() > allowed - 0.2, "the attack is no attack"
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+    @pytest.mark.parametrize("momentum", [0.0, 0.9])
+    def test_from_zero_weights_all_that_is_seen_lies_on_one_grid(self, dtype: torch.dtype, momentum: float) -> None:
+        """Whether anybody has a feature or not: a weight that is no multiple would prove that somebody has it."""
+        parameters = parameters_of((100, 50), (20_000,), dtype=dtype)
+        sums = {name: torch.zeros_like(p.detach()) for name, p in parameters.items()}
+        for total in sums.values():
+            total.view(-1)[::3] = torch.linspace(-1, 1, len(total.view(-1)[::3]), dtype=dtype)
+        noise = noise_on_grid(1.0, 1.0, 25_000)
+        update = Update(torch.optim.SGD(parameters.values(), lr=0.5, momentum=momentum), 16)
+        update.begin(parameters)
+        update.add(GivenSum(sums))
+        update.release(noise, SeededBits(0, "noise"), {}, {})
+        for parameter in parameters.values():
+            units = parameter.detach().double() * (16 / 0.5) / noise.unit
+            assert torch.equal(units, units.round())
+            assert units.abs().max() < 2**24
+
+    def test_an_odd_layout_takes_the_same_noise(self) -> None:
+        """Memory order is no part of the noise: a transposed weight gets what a contiguous one gets."""
+        found = []
+        for transposed in (False, True):
+            weight = torch.zeros(50, 400).T if transposed else torch.zeros(400, 50)
+            parameters = {"a": nn.Parameter(weight)}
+            update = Update(torch.optim.SGD(parameters.values(), lr=0.5), BATCH_SIZE)
+            release(update, parameters, {"a": torch.arange(20_000.0).view(400, 50)})
+            assert not update._sums["a"].any()
+            found.append(parameters["a"].detach())
+        assert torch.equal(*found)

@@ -2,7 +2,7 @@
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
 from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of
-from dpvd.mechanisms.noise import add_gaussian, fill_normal, standard_normal
+from dpvd.mechanisms.noise import GridNoise, noise_on_grid, release_sums, standard_normal
 from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
 
 __all__ = [
@@ -10,12 +10,13 @@ __all__ = [
     "Draw",
     "DrawnBatch",
     "FixedSizeSampler",
+    "GridNoise",
     "PoissonSampler",
     "Sampler",
     "SeededBits",
     "SystemBits",
-    "add_gaussian",
     "draw_of",
-    "fill_normal",
+    "noise_on_grid",
+    "release_sums",
     "standard_normal",
 ]

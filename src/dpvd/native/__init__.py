@@ -1,5 +1,5 @@
-"""Key stream, normal draws, the Dawson function and sums of squares, compiled where there was a C compiler and by NumPy
-where not, with the same results."""
+"""Key stream, normal draws, noise on a grid, the Dawson function and sums of squares, compiled where there was a C
+compiler and by NumPy where not, with the same results."""
 
 from dpvd.native.dawson import add_dawson
 from dpvd.native.implementation import (
@@ -12,17 +12,35 @@ from dpvd.native.implementation import (
     implementation_in_use,
     write_key_stream,
 )
+from dpvd.native.release import (
+    EXACT_BLOCK_BYTES,
+    EXACT_BLOCK_DRAWS,
+    MOST_UNITS_PER_STD,
+    GridScale,
+    exact_bytes_for,
+    exact_normals,
+    release_from_bytes,
+    release_from_key,
+)
 from dpvd.native.squares import row_squares
 
 __all__ = [
     "BLOCK_BYTES",
     "BLOCK_DRAWS",
+    "EXACT_BLOCK_BYTES",
+    "EXACT_BLOCK_DRAWS",
+    "MOST_UNITS_PER_STD",
+    "GridScale",
     "Implementation",
     "add_dawson",
     "bytes_for",
     "draw_from_bytes",
     "draw_from_key",
+    "exact_bytes_for",
+    "exact_normals",
     "implementation_in_use",
+    "release_from_bytes",
+    "release_from_key",
     "row_squares",
     "write_key_stream",
 ]

@@ -16,6 +16,7 @@ __all__ = [
     "BLOCK_DRAWS",
     "Implementation",
     "bytes_for",
+    "check_stream",
     "draw_from_bytes",
     "draw_from_key",
     "implementation_in_use",
@@ -35,7 +36,7 @@ _DRAWS_PER_THREAD = 1 << 15  # measured: below, waking a thread costs more than 
 _KEY_SIZE = 32
 
 _Bytes = npt.NDArray[np.uint8]
-_Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
     Raises:
         DpvdError: if the key has another size or the stream ends before.
     """
-    _check_stream(key, start, len(out))
+    check_stream(key, start, len(out))
     kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER:
         kernels.key_stream(key, start, out)
@@ -98,33 +99,33 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
         pure.write_key_stream(key, start, out.data)
 
 
-def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, add: bool = False, threads: int = 1) -> None:
-    """Overwrite ``out`` with independent draws from N(0, std²), or add them to it, made from a key stream.
+def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, threads: int = 1) -> None:
+    """Overwrite ``out`` with independent draws from N(0, std²), made from a key stream.
+
+    This noise is for layers. What protects data is drawn in double precision, by `release_from_key`.
 
     Guarantees:
-        The same key, start, count and dtype give the same draws whatever the implementation and the threads: in
-        float32 bit for bit, on every machine; in float64 up to the rounding of the machine's own logarithm, sine and
-        cosine. In float32 the result is std · draw, rounded, and then added, rounded.
+        The same key, start and count give the same draws, bit for bit, whatever the implementation, the threads and
+        the machine. The result is std · draw, rounded.
 
     Edge cases:
         No draws are legal. Small draws use one thread however many are allowed.
 
     Args:
-        out: contiguous, one-dimensional, float32 or float64.
+        out: contiguous, one-dimensional, float32.
         std: standard deviation.
         key: 32 bytes.
         start: byte of the key stream to begin at; ``bytes_for(len(out))`` bytes are used.
-        add: whether to add to what is there.
         threads: most threads to use.
 
     Raises:
         DpvdError: if an array or the key is not of this form.
     """
     _check_out(out)
-    _check_stream(key, start, bytes_for(len(out)))
+    check_stream(key, start, bytes_for(len(out)))
     kernels = kernels_in_use()
-    if kernels is not None and kernels.CIPHER and out.dtype == np.float32:
-        kernels.normals_from_stream(key, start, out, std, add, useful_threads(threads, len(out)))
+    if kernels is not None and kernels.CIPHER:
+        kernels.normals_from_stream(key, start, out, std, useful_threads(threads, len(out)))
         return
     step = _BLOCKS_AT_ONCE * BLOCK_DRAWS
     raw = np.empty(bytes_for(min(len(out), step)), dtype=np.uint8)
@@ -132,19 +133,18 @@ def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, add: 
         piece = out[begin : begin + step]
         words = raw[: bytes_for(len(piece))]
         write_key_stream(key, start + bytes_for(begin), words)
-        draw_from_bytes(piece, std, words, add=add)
+        draw_from_bytes(piece, std, words)
 
 
-def draw_from_bytes(out: _Floats, std: float, raw: _Bytes, *, add: bool = False) -> None:
-    """Overwrite ``out`` with independent draws from N(0, std²), or add them to it, made from random bytes.
+def draw_from_bytes(out: _Floats, std: float, raw: _Bytes) -> None:
+    """Overwrite ``out`` with independent draws from N(0, std²), made from random bytes.
 
     The draws are those that `draw_from_key` makes when its key stream has these bytes.
 
     Args:
-        out: contiguous, one-dimensional, float32 or float64.
+        out: contiguous, one-dimensional, float32.
         std: standard deviation.
         raw: ``bytes_for(len(out))`` independent, uniformly random bytes, contiguous.
-        add: whether to add to what is there.
 
     Raises:
         DpvdError: if an array is not of this form.
@@ -155,16 +155,11 @@ def draw_from_bytes(out: _Floats, std: float, raw: _Bytes, *, add: bool = False)
             f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype} of shape {raw.shape}"
         )
     kernels = kernels_in_use()
-    if kernels is not None and out.dtype == np.float32:
-        kernels.normals_from_bytes(raw, out, std, add)
+    if kernels is not None:
+        kernels.normals_from_bytes(raw, out, std)
         return
-    draws = np.empty_like(out)
-    pure.normals(raw, draws)
-    draws *= draws.dtype.type(std)
-    if add:
-        out += draws
-    else:
-        out[:] = draws
+    pure.normals(raw, out)
+    out *= np.float32(std)
 
 
 def _load_kernels() -> ModuleType | None:
@@ -192,14 +187,15 @@ def useful_threads(threads: int, count: int) -> int:
 
 
 def _check_out(out: _Floats) -> None:
-    if out.dtype not in (np.float32, np.float64) or out.ndim != 1 or not out.flags.carray:
+    if out.dtype != np.float32 or out.ndim != 1 or not out.flags.carray:
         raise DpvdError(
-            "draws go into a contiguous, writeable, one-dimensional array of float32 or float64; "
+            "draws go into a contiguous, writeable, one-dimensional array of float32; "
             f"got {out.dtype} of shape {out.shape} with strides {out.strides}"
         )
 
 
-def _check_stream(key: bytes, start: int, size: int) -> None:
+def check_stream(key: bytes, start: int, size: int) -> None:
+    """Refuse a key of another size, and bytes that lie outside of its stream."""
     if len(key) != _KEY_SIZE:
         raise DpvdError(f"the key of a stream has {_KEY_SIZE} bytes, got {len(key)}")
     if start < 0 or start + size > 1 << 64:

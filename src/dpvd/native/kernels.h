@@ -25,11 +25,11 @@
 
 enum { BLOCK_PAIRS = 1024, BYTES_PER_PAIR = 12, BLOCK_BYTES = BLOCK_PAIRS * BYTES_PER_PAIR };
 
-/* Choose the code for this processor, once, before the first draw, and return its name. */
-const char *choose_transform(void);
-/* Fill out[0..count) with std * N(0, 1), or add that to it; count is at most 2 * BLOCK_PAIRS. `words` holds three
-   planes of (count + 1) / 2 words: high and low halves for the radius, then angles. */
-void transform_block(const uint32_t *words, float *out, size_t count, float std, int add);
+/* Choose the code for this processor, once, before the first draw. */
+void choose_transform(void);
+/* Fill out[0..count) with std * N(0, 1); count is at most 2 * BLOCK_PAIRS. `words` holds three planes of
+   (count + 1) / 2 words: high and low halves for the radius, then angles. */
+void transform_block(const uint32_t *words, float *out, size_t count, float std);
 
 /* The 15 round keys of AES-256. */
 typedef struct {
@@ -46,8 +46,37 @@ void write_key_stream(const round_keys *keys, uint64_t start, unsigned char *out
 /* Bytes of key stream, or of other random bits, that `count` draws take. */
 size_t bytes_for(size_t count);
 /* Draws of any number, by blocks as above. */
-void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int add, int threads);
-void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std, int add);
+void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int threads);
+void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std);
+
+/* Noise for sums that must be protected: 64 bits for the radius and 64 for the angle of each pair. Half as many pairs to
+   a block as above: words, draws, sums and parameters of one fit the first-level cache together. */
+enum { EXACT_PAIRS = 512, EXACT_BYTES_PER_PAIR = 16, EXACT_BLOCK_BYTES = EXACT_PAIRS * EXACT_BYTES_PER_PAIR };
+
+/* What noise is added to. */
+typedef struct {
+    void *sums;
+    void *parameters; /* of the same type and number, and no part of the sums; or NULL */
+    size_t size;      /* of an entry: that of float or double */
+    size_t count;
+} entries;
+
+/* The grid that sums and noise are rounded to. */
+typedef struct {
+    double units_per_one; /* a power of two */
+    double units_per_std; /* at most 2^47 */
+    double factor;        /* what a unit becomes in the result */
+} grid;
+
+/* Choose the code for this processor, once, before the first call of a function below, and return its name. */
+const char *choose_release(void);
+/* Bytes of key stream, or of other random bits, that `count` entries take. */
+size_t exact_bytes_for(size_t count);
+/* Fill out[0..count) with N(0, 1). */
+void exact_normals(const unsigned char *raw, double *out, size_t count);
+/* parameters += factor * noisy and sums = 0, or sums = factor * noisy, with noisy as in release.c. */
+void release_from_bytes(const unsigned char *raw, const entries *entries, const grid *grid);
+void release_from_stream(const round_keys *keys, uint64_t start, const entries *entries, const grid *grid, int threads);
 
 /* Choose the code for this processor, once, before the first call of add_dawson. */
 void choose_dawson(void);

@@ -52,15 +52,15 @@ static PyObject *normals_from_stream(PyObject *module, PyObject *args) {
     Py_buffer key, out;
     unsigned long long start;
     float std;
-    int add, threads;
+    int threads;
     round_keys keys;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*Kw*fpi", &key, &start, &out, &std, &add, &threads)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*Kw*fi", &key, &start, &out, &std, &threads)) return NULL;
     int valid = is_key(&key) && is_float_buffer(&out);
     if (valid) {
         Py_BEGIN_ALLOW_THREADS;
         expand_key(key.buf, &keys);
-        draw_from_stream(&keys, start, out.buf, (size_t)out.len / sizeof(float), std, add, threads);
+        draw_from_stream(&keys, start, out.buf, (size_t)out.len / sizeof(float), std, threads);
         Py_END_ALLOW_THREADS;
     }
     return finish(valid, &key, &out);
@@ -69,9 +69,8 @@ static PyObject *normals_from_stream(PyObject *module, PyObject *args) {
 static PyObject *normals_from_bytes(PyObject *module, PyObject *args) {
     Py_buffer raw, out;
     float std;
-    int add;
     (void)module;
-    if (!PyArg_ParseTuple(args, "y*w*fp", &raw, &out, &std, &add)) return NULL;
+    if (!PyArg_ParseTuple(args, "y*w*f", &raw, &out, &std)) return NULL;
     int valid = is_float_buffer(&out);
     size_t count = (size_t)out.len / sizeof(float);
     if (valid && (size_t)raw.len != bytes_for(count)) {
@@ -80,10 +79,96 @@ static PyObject *normals_from_bytes(PyObject *module, PyObject *args) {
     }
     if (valid) {
         Py_BEGIN_ALLOW_THREADS;
-        draw_from_bytes(raw.buf, out.buf, count, std, add);
+        draw_from_bytes(raw.buf, out.buf, count, std);
         Py_END_ALLOW_THREADS;
     }
     return finish(valid, &raw, &out);
+}
+
+static int are_whole_values(const Py_buffer *buffer, int size) {
+    if (buffer->len % size == 0 && (uintptr_t)buffer->buf % (uintptr_t)size == 0) return 1;
+    PyErr_Format(PyExc_ValueError, "a buffer must hold whole, aligned values of %d bytes", size);
+    return 0;
+}
+
+/* Sums and parameters (or None, whose buffer is NULL) as entries. */
+static int as_entries(const Py_buffer *sums, const Py_buffer *parameters, int size, entries *found) {
+    if (size != sizeof(float) && size != sizeof(double)) {
+        PyErr_Format(PyExc_ValueError, "entries are float32 or float64, got values of %d bytes", size);
+        return 0;
+    }
+    if (!are_whole_values(sums, size)) return 0;
+    if (parameters->buf != NULL && (!are_whole_values(parameters, size) || parameters->len != sums->len)) {
+        if (!PyErr_Occurred())
+            PyErr_Format(PyExc_ValueError, "%zd bytes of parameters do not fit %zd of sums", parameters->len, sums->len);
+        return 0;
+    }
+    found->sums = sums->buf;
+    found->parameters = parameters->buf;
+    found->size = (size_t)size;
+    found->count = (size_t)sums->len / (size_t)size;
+    return 1;
+}
+
+static int is_as_long(const Py_buffer *raw, size_t count) {
+    if ((size_t)raw->len == exact_bytes_for(count)) return 1;
+    PyErr_Format(PyExc_ValueError, "%zu draws take %zu bytes, got %zd", count, exact_bytes_for(count), raw->len);
+    return 0;
+}
+
+static PyObject *exact_from_bytes(PyObject *module, PyObject *args) {
+    Py_buffer raw, out;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*", &raw, &out)) return NULL;
+    size_t count = (size_t)out.len / sizeof(double);
+    int valid = are_whole_values(&out, sizeof(double)) && is_as_long(&raw, count);
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        exact_normals(raw.buf, out.buf, count);
+        Py_END_ALLOW_THREADS;
+    }
+    return finish(valid, &raw, &out);
+}
+
+static PyObject *release_with_bytes(PyObject *module, PyObject *args) {
+    Py_buffer raw, sums, parameters;
+    int size;
+    grid grid;
+    entries entries;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*w*z*iddd", &raw, &sums, &parameters, &size, &grid.units_per_one,
+                          &grid.units_per_std, &grid.factor))
+        return NULL;
+    int valid = as_entries(&sums, &parameters, size, &entries) && is_as_long(&raw, entries.count);
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        release_from_bytes(raw.buf, &entries, &grid);
+        Py_END_ALLOW_THREADS;
+    }
+    if (parameters.buf != NULL) PyBuffer_Release(&parameters);
+    return finish(valid, &raw, &sums);
+}
+
+static PyObject *release_with_stream(PyObject *module, PyObject *args) {
+    Py_buffer key, sums, parameters;
+    unsigned long long start;
+    int size, threads;
+    grid grid;
+    entries entries;
+    round_keys keys;
+    (void)module;
+    if (!PyArg_ParseTuple(args, "y*Kw*z*idddi", &key, &start, &sums, &parameters, &size, &grid.units_per_one,
+                          &grid.units_per_std, &grid.factor, &threads))
+        return NULL;
+    int valid = is_key(&key) && as_entries(&sums, &parameters, size, &entries);
+    if (valid) {
+        Py_BEGIN_ALLOW_THREADS;
+        expand_key(key.buf, &keys);
+        release_from_stream(&keys, start, &entries, &grid, threads);
+        Py_END_ALLOW_THREADS;
+    }
+    if (parameters.buf != NULL) PyBuffer_Release(&parameters);
+    return finish(valid, &key, &sums);
 }
 
 static PyObject *dawson(PyObject *module, PyObject *args) {
@@ -132,9 +217,17 @@ static PyObject *squares(PyObject *module, PyObject *args) {
 static PyMethodDef methods[] = {
     {"key_stream", key_stream, METH_VARARGS, "key_stream(key, start, out): AES-256-CTR from byte start on."},
     {"normals_from_stream", normals_from_stream, METH_VARARGS,
-     "normals_from_stream(key, start, out, std, add, threads): float32 noise from the key stream."},
+     "normals_from_stream(key, start, out, std, threads): float32 noise from the key stream."},
     {"normals_from_bytes", normals_from_bytes, METH_VARARGS,
-     "normals_from_bytes(raw, out, std, add): float32 noise from given bytes."},
+     "normals_from_bytes(raw, out, std): float32 noise from given bytes."},
+    {"exact_from_bytes", exact_from_bytes, METH_VARARGS,
+     "exact_from_bytes(raw, out): N(0, 1) in double precision from given bytes."},
+    {"release_from_bytes", release_with_bytes, METH_VARARGS,
+     "release_from_bytes(raw, sums, parameters, size, units_per_one, units_per_std, factor): noise on a grid, from given\n"
+     "bytes, into sums, or from sums into parameters that are not None."},
+    {"release_from_stream", release_with_stream, METH_VARARGS,
+     "release_from_stream(key, start, sums, parameters, size, units_per_one, units_per_std, factor, threads): the same,\n"
+     "from the key stream."},
     {"add_dawson", dawson, METH_VARARGS,
      "add_dawson(x, out, inner, outer, threads): out += outer * D(inner * x) in float32."},
     {"row_squares", squares, METH_VARARGS,
@@ -146,7 +239,8 @@ static PyMethodDef methods[] = {
 static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "_kernels", .m_size = 0, .m_methods = methods};
 
 PyMODINIT_FUNC PyInit__kernels(void) {
-    const char *instructions = choose_transform();
+    choose_transform();
+    const char *instructions = choose_release();
     cipher = choose_cipher();
     choose_dawson();
     choose_squares();
@@ -154,7 +248,8 @@ PyMODINIT_FUNC PyInit__kernels(void) {
     if (module == NULL) return NULL;
     if (PyModule_AddStringConstant(module, "TRANSFORM", instructions) < 0 ||
         PyModule_AddStringConstant(module, "CIPHER", cipher ? cipher : "") < 0 ||
-        PyModule_AddIntConstant(module, "BLOCK_PAIRS", BLOCK_PAIRS) < 0) {
+        PyModule_AddIntConstant(module, "BLOCK_PAIRS", BLOCK_PAIRS) < 0 ||
+        PyModule_AddIntConstant(module, "EXACT_PAIRS", EXACT_PAIRS) < 0) {
         Py_DECREF(module);
         return NULL;
     }

@@ -89,42 +89,33 @@ INLINE void turn(const uint32_t *angle, const float *radius, size_t pairs, float
     }
 }
 
-INLINE void transform(const uint32_t *words, float *out, size_t count, float std, int add) {
+INLINE void transform(const uint32_t *words, float *out, size_t count, float std) {
     float t[BLOCK_PAIRS], halvings[BLOCK_PAIRS], radius[BLOCK_PAIRS], normal[2 * BLOCK_PAIRS];
     size_t pairs = (count + 1) / 2;
     split(words, words + pairs, pairs, t, halvings);
     radii(t, halvings, pairs, radius);
     turn(words + 2 * pairs, radius, pairs, normal, normal + pairs);
-    if (add) {
-        for (size_t i = 0; i < count; i++) out[i] = out[i] + std * normal[i];
-    } else {
-        for (size_t i = 0; i < count; i++) out[i] = std * normal[i];
-    }
+    for (size_t i = 0; i < count; i++) out[i] = std * normal[i];
 }
 
-static void transform_baseline(const uint32_t *words, float *out, size_t count, float std, int add) {
-    transform(words, out, count, std, add);
+static void transform_baseline(const uint32_t *words, float *out, size_t count, float std) {
+    transform(words, out, count, std);
 }
 
 #if DPVD_X86
-__attribute__((target("avx2"))) static void transform_avx2(const uint32_t *words, float *out, size_t count, float std,
-                                                           int add) {
-    transform(words, out, count, std, add);
+__attribute__((target("avx2"))) static void transform_avx2(const uint32_t *words, float *out, size_t count, float std) {
+    transform(words, out, count, std);
 }
 #endif
 
-static void (*chosen_transform)(const uint32_t *words, float *out, size_t count, float std, int add) = transform_baseline;
+static void (*chosen_transform)(const uint32_t *words, float *out, size_t count, float std) = transform_baseline;
 
-const char *choose_transform(void) {
+void choose_transform(void) {
 #if DPVD_X86
-    if (__builtin_cpu_supports("avx2")) {
-        chosen_transform = transform_avx2;
-        return "avx2";
-    }
+    if (__builtin_cpu_supports("avx2")) chosen_transform = transform_avx2;
 #endif
-    return "baseline";
 }
 
-void transform_block(const uint32_t *words, float *out, size_t count, float std, int add) {
-    chosen_transform(words, out, count, std, add);
+void transform_block(const uint32_t *words, float *out, size_t count, float std) {
+    chosen_transform(words, out, count, std);
 }

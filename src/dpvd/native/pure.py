@@ -1,20 +1,34 @@
 """What the compiled kernels compute, in NumPy and by OpenSSL: the definition, and what is used without them.
 
 In float32 only operations that IEEE 754 rounds in one way are used, in a fixed order, so `normals.c` gives the same
-values bit for bit, on every processor. The polynomials are derived by ``tools/noise_polynomials.py``.
+values bit for bit, on every processor. The polynomials are derived by ``tools/noise_polynomials.py``. In float64, for
+noise that protects data, functions of the machine's own are used, and `release.c` has others: last bits differ.
 """
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-__all__ = ["BLOCK_PAIRS", "BYTES_PER_PAIR", "normals", "write_key_stream"]
+__all__ = [
+    "BLOCK_PAIRS",
+    "BYTES_PER_PAIR",
+    "EXACT_BYTES_PER_PAIR",
+    "EXACT_PAIRS",
+    "exact_normals",
+    "normals",
+    "write_key_stream",
+]
 
 BLOCK_PAIRS = 1024  # measured: words and draws of a block fit the first-level cache
 BYTES_PER_PAIR = 12  # three 32-bit words: high and low half for the radius, and the angle
+
+EXACT_PAIRS = 512  # pairs to a block in double precision
+EXACT_BYTES_PER_PAIR = 16  # two 64-bit words: radius and angle
 
 _CIPHER_BLOCK = 16  # bytes that one counter value of AES yields
 _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros writes out the key stream itself
@@ -26,9 +40,11 @@ _SIN = (-0.000195172994, 0.008332178, -0.166666552)
 _COS = (2.44384519e-05, -0.00138873677, 0.0416666456)
 _LEAST_ENERGY = 2.0**-54  # -ln u of the largest u below 1; the rounded value of the last word's would be 0
 
-_Words = npt.NDArray[np.uint32]
+_Words = npt.NDArray[Any]  # unsigned, of 32 or 64 bits
 _Single = npt.NDArray[np.float32]
-_Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+_Doubles = npt.NDArray[np.float64]
+_Floats = npt.NDArray[Any]  # float32 or float64
+_Transform = Callable[[_Words], _Floats]
 
 
 def write_key_stream(key: bytes, start: int, out: memoryview) -> None:
@@ -50,7 +66,7 @@ def write_key_stream(key: bytes, start: int, out: memoryview) -> None:
         stream.update_into(_ZEROS[: len(piece)], piece)
 
 
-def normals(raw: npt.NDArray[np.uint8], out: _Floats) -> None:
+def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
     """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` by Box and Muller's transform.
 
     Each block of 1024 pairs (the last has what is left) is three planes of little-endian 32-bit words: high and low
@@ -62,57 +78,90 @@ def normals(raw: npt.NDArray[np.uint8], out: _Floats) -> None:
 
     Args:
         raw: 12 bytes for each pair.
-        out: contiguous, one-dimensional, float32 or float64; the dtype that is computed in.
+        out: contiguous, one-dimensional, float32.
     """
-    words = raw.view("<u4")
-    whole = len(out) // (2 * BLOCK_PAIRS)
-    drawn, used = whole * 2 * BLOCK_PAIRS, whole * 3 * BLOCK_PAIRS
+    _fill_blocks(out, raw.view("<u4"), BLOCK_PAIRS, 3, _single)
+
+
+def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
+    """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` in double precision.
+
+    Each block of 512 pairs (the last has what is left) is two planes of little-endian 64-bit words, w and a. With
+    u = (w mod 2^63 + ½) / 2^63 and φ = 2π (a + ½) / 2^64 a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come
+    first, then its sines. u and the angle to the nearest quarter turn are rounded to 53 bits.
+
+    Edge cases:
+        Of an odd number's last pair the sine is thrown away.
+
+    Args:
+        raw: 16 bytes for each pair.
+        out: contiguous, one-dimensional, float64.
+    """
+    _fill_blocks(out, raw.view("<u8"), EXACT_PAIRS, 2, _double)
+
+
+def _fill_blocks(out: _Floats, words: _Words, pairs: int, planes: int, make: _Transform) -> None:
+    """Overwrite ``out`` block by block: all whole blocks at once, then what is left.
+
+    Args:
+        out: one-dimensional.
+        words: one-dimensional, ``planes`` for each pair.
+        pairs: pairs of a whole block.
+        planes: words of a pair.
+        make: words [blocks, planes, pairs] to draws [blocks, 2, pairs].
+    """
+    whole = len(out) // (2 * pairs)
+    drawn = whole * 2 * pairs
+    used = whole * planes * pairs
     if whole:
-        _transform(words[:used].reshape(whole, 3, BLOCK_PAIRS), out[:drawn].reshape(whole, 2, BLOCK_PAIRS))
+        blocks = make(words[:used].reshape(whole, planes, pairs))
+        out[:drawn] = blocks.reshape(-1)
     left = len(out) - drawn
     if left:
-        pairs = (left + 1) // 2
-        last = np.empty((1, 2, pairs), dtype=out.dtype)
-        _transform(words[used:].reshape(1, 3, pairs), last)
+        last = make(words[used:].reshape(1, planes, (left + 1) // 2))
         out[drawn:] = last.reshape(-1)[:left]
 
 
-def _transform(words: _Words, out: _Floats) -> None:
-    """Blocks of words [blocks, 3, pairs] to blocks of cosines and sines [blocks, 2, pairs]."""
-    make = _single if out.dtype == np.float32 else _double
-    out[:, 0], out[:, 1] = make(words[:, 0], words[:, 1], words[:, 2])
-
-
-def _uniform(high: _Words, low: _Words) -> npt.NDArray[np.float64]:
-    """u · 2^63, rounded to 53 bits: finest near 0, where the tails are made."""
-    words = (high & np.uint32(0x7FFFFFFF)).astype(np.uint64) << np.uint64(32) | low
-    return words.astype(np.float64) + 0.5
-
-
-def _double(high: _Words, low: _Words, angle: _Words) -> tuple[_Floats, _Floats]:
+def _double(words: _Words) -> _Floats:
     # torch has vector code for these functions, and is several times as fast here as NumPy
-    energy = torch.from_numpy(_uniform(high, low)).mul_(2.0**-63).log_().neg_().clamp_(min=_LEAST_ENERGY)
-    radius = energy.mul_(2).sqrt_()
-    turns = torch.from_numpy(angle.astype(np.float64)).add_(0.5).mul_(math.pi * 2.0**-31)
-    return (turns.cos() * radius).numpy(), (turns.sin() * radius).numpy()
-
-
-def _single(high: _Words, low: _Words, angle: _Words) -> tuple[_Floats, _Floats]:
-    radius = _radius(high, low)
+    uniform = (words[:, 0] & np.uint64(2**63 - 1)).astype(np.float64) + 0.5  # times 2^63
+    energy = torch.from_numpy(uniform).mul_(2.0**-63).log_().neg_().clamp_(min=_LEAST_ENERGY)
+    radius = energy.mul_(2).sqrt_().numpy()
     # φ = quarter · π/2 + x, with x between -π/4 and π/4; the top bits give the quarter exactly
-    shifted = angle + np.uint32(1 << 29)
+    shifted = words[:, 1] + np.uint64(1 << 61)
+    quarter = shifted >> np.uint64(62)
+    rest = (shifted & np.uint64((1 << 62) - 1)).view(np.int64) - np.int64(1 << 61)
+    x = torch.from_numpy((2 * rest + 1).astype(np.float64)).mul_(math.pi * 2.0**-64)
+    return _turned(radius, x.cos().numpy(), x.sin().numpy(), quarter)
+
+
+def _single(words: _Words) -> _Floats:
+    # φ = quarter · π/2 + x as above
+    shifted = words[:, 2] + np.uint32(1 << 29)
     quarter = shifted >> np.uint32(30)
     rest = (shifted & np.uint32((1 << 30) - 1)).view(np.int32) - np.int32(1 << 29)
     x = (np.int32(2) * rest + np.int32(1)).astype(np.float32) * np.float32(_ANGLE_UNIT)
     z = x * x
     sine = x + (x * z) * _polynomial(_SIN, z)
     cosine = (np.float32(1) - np.float32(0.5) * z) + (z * z) * _polynomial(_COS, z)
-    swap = (quarter & np.uint32(1)).astype(np.bool_)
-    left, below = quarter + np.uint32(1) & np.uint32(2), quarter & np.uint32(2)
-    return (
-        radius * np.where(swap, sine, cosine) * (1 - left.view(np.int32)).astype(np.float32),
-        radius * np.where(swap, cosine, sine) * (1 - below.view(np.int32)).astype(np.float32),
-    )
+    return _turned(_radius(words[:, 0], words[:, 1]), cosine, sine, quarter)
+
+
+def _turned(radius: _Floats, cosine: _Floats, sine: _Floats, quarter: _Words) -> _Floats:
+    """[blocks, 2, pairs]: cosines and sines after so many quarter turns, times the radii [blocks, pairs]."""
+    swapped = quarter % 2 == 1
+    left = (quarter == 1) | (quarter == 2)
+    below = quarter >= 2
+    turned = np.stack([np.where(swapped, sine, cosine), np.where(swapped, cosine, sine)], axis=1)
+    signs = np.where(np.stack([left, below], axis=1), -1, 1).astype(radius.dtype)
+    product: _Floats = radius[:, np.newaxis] * turned * signs
+    return product
+
+
+def _uniform(high: _Words, low: _Words) -> npt.NDArray[np.float64]:
+    """u · 2^63, rounded to 53 bits: finest near 0, where the tails are made."""
+    words = (high & np.uint32(0x7FFFFFFF)).astype(np.uint64) << np.uint64(32) | low
+    return words.astype(np.float64) + 0.5
 
 
 def _radius(high: _Words, low: _Words) -> _Single:

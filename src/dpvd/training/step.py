@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.grads import GradientClipper, LossFn, micro_batches
-from dpvd.mechanisms import BitSource
+from dpvd.mechanisms import BitSource, GridNoise, noise_on_grid
 from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
@@ -82,26 +82,32 @@ class PrivateStep:
         """
         self._charge()
         if self.plan.private:
-            noise_std = self.plan.noise_std(self.clipper.sensitivity(self.plan.relation))
-            self._tie_scale(noise_std)
-            self._private_step(batch, noise_std)
+            noise = self._grid_noise()
+            self._tie_scale(noise.std)
+            self._private_step(batch, noise)
         else:
             self._tie_scale(0.0)
             self._ordinary_step(batch)
         self.taken += 1
 
-    def _private_step(self, batch: Any, noise_std: float) -> None:
-        parts = self.clipper(batch)
+    def _private_step(self, batch: Any, noise: GridNoise) -> None:
         self.update.begin(self.clipper.grouping.parameters)
         try:
-            for part in parts:
+            for part in self.clipper(batch):
                 self.update.add(part)
                 jacobian = part.jacobian
                 del part  # let go of it before the next one is made
-            self.update.release(noise_std, self.noise, jacobian, self._kl_pulls())
+            self.update.release(noise, self.noise, jacobian, self._kl_pulls())
         except BaseException:  # an interrupt too must leave no sum without noise behind
             self.update.discard()
             raise
+
+    def _grid_noise(self) -> GridNoise:
+        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
+        sensitivity = self.clipper.sensitivity(self.plan.relation)
+        parameters = self.clipper.grouping.parameters
+        entries = sum(parameter.numel() for parameter in parameters.values())
+        return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
 
     @property
     def position(self) -> int:

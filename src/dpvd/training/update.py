@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.grads import ClippedGradients
-from dpvd.mechanisms import BitSource, add_gaussian
+from dpvd.mechanisms import BitSource, GridNoise, release_sums
 from dpvd.nn import KLPull
 
 __all__ = ["Update"]
@@ -22,7 +22,7 @@ class Update:
         update.begin(parameters)
         try:
             update.add(clipped)         # for each part of the batch
-            update.release(std, bits, jacobian, pulls)
+            update.release(noise, bits, jacobian, pulls)
         except BaseException:
             update.discard()
             raise
@@ -64,35 +64,68 @@ class Update:
     @torch.no_grad()
     def release(
         self,
-        std: float,
+        noise: GridNoise,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
         pulls: dict[str, KLPull],
     ) -> None:
-        """Add the noise, N(0, std²) on each entry of the sum, and let the optimizer step.
+        """Add the noise to the sums, and let the optimizer step.
 
         Args:
-            std: standard deviation of the noise on the sum.
+            noise: for the entries of all parameters together.
             bits: where its randomness comes from.
-            jacobian: by name, what the noisy sum of a parameter is multiplied by. The KL term has no part in it.
-            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they are added.
+            jacobian: by name, what the noisy sum of a parameter is multiplied by, after the noise and
+                without the KL term.
+            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they are
+                added.
         """
-        add_gaussian(self._sums, std, bits)
         rates = _plain_rates(self._parameters, self.optimizer)
-        for name, parameter in self._parameters.items():
-            mean = self._sums[name].div_(self.batch_size)
-            if name in jacobian:
-                mean *= jacobian[name]
-            pull = pulls.pop(name, None)  # to be let go of: it may be as large as the parameter
-            if pull is not None:
-                pull.add_to(mean, 1.0)
-            if rates:
-                parameter.add_(mean, alpha=-rates[name])
-                parameter.grad = None  # the optimizer has nothing left to do
-            else:
-                parameter.grad = mean
+        if rates:
+            self._move(rates, noise, bits, jacobian, pulls)
+        else:
+            self._hand_over(noise, bits, jacobian, pulls)
         if not rates or _is_watched(self.optimizer):
             self.optimizer.step()
+
+    def _move(
+        self,
+        rates: Mapping[str, float],
+        noise: GridNoise,
+        bits: BitSource,
+        jacobian: Mapping[str, Tensor],
+        pulls: dict[str, KLPull],
+    ) -> None:
+        """Plain SGD: θ ← θ - η (J · noisy sum / S + pull), in one pass where there is no Jacobian J."""
+        direct = {name: p for name, p in self._parameters.items() if name not in jacobian}
+        for name, parameter in direct.items():
+            _pull(pulls, name, parameter, -rates[name])  # reads the parameter as it was: before the noise
+        scales = {name: -rate / self.batch_size for name, rate in rates.items()}
+        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
+        for name, parameter in self._parameters.items():
+            parameter.grad = None  # the optimizer has nothing left to do
+            if name in jacobian:
+                change = self._sums[name].mul_(jacobian[name])
+                _pull(pulls, name, change, -rates[name])
+                parameter.add_(change)
+                change.zero_()
+        self._zeroed = set(self._sums)
+
+    def _hand_over(
+        self,
+        noise: GridNoise,
+        bits: BitSource,
+        jacobian: Mapping[str, Tensor],
+        pulls: dict[str, KLPull],
+    ) -> None:
+        """Any other optimizer: J · noisy sum / S + pull becomes the gradient."""
+        scales = dict.fromkeys(self._sums, 1 / self.batch_size)
+        release_sums(self._sums, noise, bits, scales=scales, parameters={})
+        for name, parameter in self._parameters.items():
+            mean = self._sums[name]
+            if name in jacobian:
+                mean *= jacobian[name]
+            _pull(pulls, name, mean, 1.0)
+            parameter.grad = mean
 
     @torch.no_grad()
     def discard(self) -> None:
@@ -109,6 +142,13 @@ class Update:
         if name not in self._zeroed:
             buffer.zero_()
         return buffer
+
+
+def _pull(pulls: dict[str, KLPull], name: str, total: Tensor, scale: float) -> None:
+    """Add the pull of the KL term, if there is one, and let go of it: it may be as large as the parameter."""
+    pull = pulls.pop(name, None)
+    if pull is not None:
+        pull.add_to(total, scale)
 
 
 def _alike(buffer: Tensor, parameter: Tensor) -> bool:

@@ -1,0 +1,218 @@
+"""Noise on a grid for sums that must be protected: compiled, or by NumPy."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from dpvd.errors import DpvdError
+from dpvd.native import pure
+from dpvd.native.implementation import (
+    check_stream,
+    kernels_in_use,
+    useful_threads,
+    write_key_stream,
+)
+
+__all__ = [
+    "EXACT_BLOCK_BYTES",
+    "EXACT_BLOCK_DRAWS",
+    "MOST_UNITS_PER_STD",
+    "GridScale",
+    "exact_bytes_for",
+    "exact_normals",
+    "release_from_bytes",
+    "release_from_key",
+]
+
+EXACT_BLOCK_DRAWS = 2 * pure.EXACT_PAIRS
+"""Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
+
+EXACT_BLOCK_BYTES = pure.EXACT_PAIRS * pure.EXACT_BYTES_PER_PAIR
+"""Bytes that one block takes."""
+
+MOST_UNITS_PER_STD = 2.0**47
+"""With draws up to 9.42 and sums cut at 2^51 units, whatever is added up stays a whole number below 2^53."""
+
+_MOST_UNITS = 2.0**51  # of a sum, as in release.c
+_BLOCKS_AT_ONCE = 32  # temporaries of NumPy fit the second-level cache
+
+_Bytes = npt.NDArray[np.uint8]
+_Doubles = npt.NDArray[np.float64]
+_Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class GridScale:
+    """How sums and noise are laid on a grid, and what becomes of its units.
+
+    Attributes:
+        unit: γ, a power of two.
+        std: standard deviation of the noise, at most 2^47 units.
+        factor: what the noisy sum is multiplied by.
+    """
+
+    unit: float
+    std: float
+    factor: float
+
+
+def exact_bytes_for(count: int) -> int:
+    """How many random bytes ``count`` draws are made of.
+
+    >>> exact_bytes_for(3)
+    32
+    """
+    return (count + 1) // 2 * pure.EXACT_BYTES_PER_PAIR
+
+
+def exact_normals(out: _Doubles, raw: _Bytes) -> None:
+    """Overwrite ``out`` with independent draws from N(0, 1) in double precision.
+
+    Guarantees:
+        A draw is off by at most 5 · 2^-53 of its size from the transform of its bits (`pure.exact_normals` has the
+        definition). Compiled and NumPy's draws agree to 1e-14, not bit for bit.
+
+    Args:
+        out: contiguous, one-dimensional, float64.
+        raw: ``exact_bytes_for(len(out))`` independent, uniformly random bytes, contiguous.
+
+    Raises:
+        DpvdError: if an array is not of this form.
+    """
+    _check_entries(out)
+    _check_bytes(raw, len(out))
+    kernels = kernels_in_use()
+    if kernels is not None:
+        kernels.exact_from_bytes(raw, out)
+    else:
+        pure.exact_normals(raw, out)
+
+
+def release_from_key(
+    sums: _Floats,
+    parameters: _Floats | None,
+    scale: GridScale,
+    key: bytes,
+    start: int = 0,
+    *,
+    threads: int = 1,
+) -> None:
+    """Add Gaussian noise to sums, on a grid, in one pass.
+
+    With n a draw from N(0, 1) of its own for each entry, and whole numbers rounded to the nearest,
+
+        noisy = γ (round(sum / γ) + round(std · n / γ))
+        parameter ← parameter + factor · noisy,   sum ← 0       with parameters
+        sum ← factor · noisy                                    without
+
+    Guarantees:
+        The noisy sum is exact, in double precision; the result is rounded once, to the type of the entries.
+        The same key, start and count give the same noise on one machine, on any number of threads. Compiled and
+        NumPy's results differ by one γ now and then, where a draw falls between two whole numbers.
+
+    Edge cases:
+        A sum beyond 2^51 γ is cut to that: no two sums come further apart. NaN is cut like infinity. No entries are
+        legal.
+
+    Args:
+        sums: contiguous, one-dimensional, float32 or float64.
+        parameters: like the sums, in other memory; or None.
+        scale: γ, std and factor.
+        key: 32 bytes.
+        start: byte of the key stream to begin at; ``exact_bytes_for(len(sums))`` bytes are used.
+        threads: most threads to use.
+
+    Raises:
+        DpvdError: if an argument is not of this form.
+    """
+    _check(sums, parameters, scale)
+    check_stream(key, start, exact_bytes_for(len(sums)))
+    kernels = kernels_in_use()
+    if kernels is not None and kernels.CIPHER:
+        threads = useful_threads(threads, len(sums))
+        kernels.release_from_stream(key, start, sums, parameters, sums.itemsize, *_numbers(scale), threads)
+        return
+    step = _BLOCKS_AT_ONCE * EXACT_BLOCK_DRAWS
+    for begin in range(0, len(sums), step):
+        piece = slice(begin, begin + step)
+        raw = np.empty(exact_bytes_for(len(sums[piece])), dtype=np.uint8)
+        write_key_stream(key, start + exact_bytes_for(begin), raw)
+        part = None if parameters is None else parameters[piece]
+        release_from_bytes(sums[piece], part, scale, raw)
+
+
+def release_from_bytes(
+    sums: _Floats,
+    parameters: _Floats | None,
+    scale: GridScale,
+    raw: _Bytes,
+) -> None:
+    """As `release_from_key` does when its key stream has these bytes.
+
+    Args:
+        sums, parameters, scale: as there.
+        raw: ``exact_bytes_for(len(sums))`` independent, uniformly random bytes, contiguous.
+
+    Raises:
+        DpvdError: if an argument is not of this form.
+    """
+    _check(sums, parameters, scale)
+    _check_bytes(raw, len(sums))
+    kernels = kernels_in_use()
+    if kernels is not None:
+        kernels.release_from_bytes(raw, sums, parameters, sums.itemsize, *_numbers(scale))
+        return
+    normals = np.empty(len(sums))
+    pure.exact_normals(raw, normals)
+    noisy = _noisy(sums, normals, scale)
+    if parameters is None:
+        sums[:] = noisy
+    else:
+        parameters[:] = parameters + noisy
+        sums[:] = 0
+
+
+def _noisy(sums: _Floats, normals: _Doubles, scale: GridScale) -> _Doubles:
+    """What release.c computes, in NumPy."""
+    units_per_one, units_per_std, factor = _numbers(scale)
+    units = sums.astype(np.float64) * units_per_one
+    units = np.rint(np.nan_to_num(units, nan=_MOST_UNITS).clip(-_MOST_UNITS, _MOST_UNITS))
+    noise = np.rint(normals * units_per_std)
+    noisy: _Doubles = factor * (units + noise + 0.0)  # -0 would tell of a sum that was negative
+    return noisy
+
+
+def _numbers(scale: GridScale) -> tuple[float, float, float]:
+    """Units of the grid for each unit of the sum and of the noise, and what one becomes."""
+    return 1 / scale.unit, scale.std / scale.unit, scale.factor * scale.unit
+
+
+def _check(sums: _Floats, parameters: _Floats | None, scale: GridScale) -> None:
+    _check_entries(sums)
+    if parameters is not None:
+        _check_entries(parameters)
+        if (parameters.dtype, parameters.shape) != (sums.dtype, sums.shape):
+            raise DpvdError(
+                f"parameters must be like their sums, {sums.dtype} of shape {sums.shape}; "
+                f"got {parameters.dtype} of shape {parameters.shape}"
+            )
+    if not 0 <= scale.std <= MOST_UNITS_PER_STD * scale.unit:
+        raise DpvdError(
+            f"the noise may be at most 2^47 units of its grid, got a standard deviation of {scale.std!r} "
+            f"and a unit of {scale.unit!r}: take a coarser grid"
+        )
+
+
+def _check_entries(array: _Floats) -> None:
+    if array.dtype not in (np.float32, np.float64) or array.ndim != 1 or not array.flags.carray:
+        raise DpvdError(
+            "noise goes into a contiguous, writeable, one-dimensional array of float32 or float64; "
+            f"got {array.dtype} of shape {array.shape} with strides {array.strides}"
+        )
+
+
+def _check_bytes(raw: _Bytes, count: int) -> None:
+    size = exact_bytes_for(count)
+    if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (size,):
+        raise DpvdError(f"{count} draws are made of {size} contiguous bytes, got {raw.dtype} of shape {raw.shape}")
