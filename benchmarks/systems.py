@@ -84,6 +84,7 @@ def _private(work: Workload, model: nn.Module, kl_weight: float | None = None) -
         plan,
         torch.optim.SGD(model.parameters(), lr=LEARNING_RATE),
         kl_weight=None if kl_weight is None else lambda _: kl_weight,
+        batches="declared",  # one batch, again and again
     )
     batch = work.data()
     return lambda: step(batch)

@@ -51,6 +51,9 @@ from dpvd.privacy import (
 __all__ = ["NoiseKind", "PrivacyPlan"]
 
 
+LARGE_DELTA = "whole examples, which a delta that is not below one over their number allows to be published"
+
+
 class NoiseKind(StrEnum):
     """Where the privacy noise and the sampling come from."""
 
@@ -279,6 +282,7 @@ class PrivacyPlan:
             noise_multiplier=self._noise_multiplier(),
             public=(self._size_in_words(), *(self.public or ())),
             tuned=self.tuned,
+            not_covered=(LARGE_DELTA,) if delta * self.examples >= 1 else (),
             undeclared=self._undeclared(),
         )
 

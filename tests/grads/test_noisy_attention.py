@@ -107,7 +107,7 @@ def test_a_private_step_ties_the_scale_of_the_whole_encoder(generator):
     """ζ = ηzΔ/S is what attention samples with, and the clipped sum under it is still the oracle's."""
     model = variational(Encoder(batch_first=True, dropout=0.0), rates="layer", learned=False)
     plan = PrivacyPlan(100, 20, steps=2, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
-    step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.5))
+    step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.5), batches="declared")
     batch = sequences(generator, 8, (5, 4))
     step(batch)
     assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20, rel=1e-3)

@@ -5,8 +5,6 @@ import torch
 from torch import nn
 
 from dpvd.errors import DpvdError
-from dpvd.grads import Clipping
-from dpvd.mechanisms import SeededBits
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
 
@@ -22,18 +20,17 @@ def examples(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torc
     return x, torch.randint(3, (count,), generator=generator)
 
 
-def plan_with(noise_multiplier: float, **options) -> PrivacyPlan:
-    return PrivacyPlan(
-        examples=100, batch_size=20, steps=5, noise_multiplier=noise_multiplier, clipping=Clipping(), **options
-    )
+def plan_with(noise_multiplier: float) -> PrivacyPlan:
+    return PrivacyPlan(100, 20, steps=5, noise_multiplier=noise_multiplier, noise="seeded", seed=3)
 
 
 def one_step(plan: PrivacyPlan, batch, micro_batch: int | None) -> tuple[torch.Tensor, int]:
     """The parameters after it, and how many bits of noise it took."""
-    model, noise = network(), SeededBits(3, "noise")
+    model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    PrivateStep(model, cross_entropy, plan, optimizer, noise=noise, micro_batch=micro_batch)(batch)
-    return torch.cat([p.detach().flatten() for p in model.parameters()]), noise.position
+    step = PrivateStep(model, cross_entropy, plan, optimizer, micro_batch=micro_batch, batches="declared")
+    step(batch)
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), step.noise.position
 
 
 @pytest.mark.parametrize("noise_multiplier", [1.5, 0.0])
@@ -57,7 +54,7 @@ def test_a_whole_run_in_slices(generator):
         fitted = fit(
             model,
             data,
-            plan_with(1.0, noise="seeded", seed=7),
+            plan_with(1.0),
             Recipe(0.1, momentum=0.5),
             delta=1e-5,
             micro_batch=micro_batch,

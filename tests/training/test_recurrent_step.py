@@ -42,7 +42,7 @@ def make_batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def make_step(kind: type[nn.RNNBase]) -> PrivateStep:
     model = Reader(kind)
-    return PrivateStep(model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE))
+    return PrivateStep(model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), batches="declared")
 
 
 def seeded(engine: Engine, model: nn.Module, batch: tuple[Tensor, Tensor]):

@@ -1,6 +1,7 @@
 """The private step does what its docstring says: each deliberate fault in it turns one of these red."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -37,7 +38,11 @@ def make_step(model, plan, learning_rate=0.5, momentum=0.0, **options) -> Privat
     """With plain SGD the noisy sum goes from its buffer into the parameters; momentum, which a first step does not
     feel, makes it go through ``.grad``."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
-    return PrivateStep(model, cross_entropy, plan, optimizer, **options)
+    return declared(model, cross_entropy, plan, optimizer, **options)
+
+
+# These tests make up their batches; what is refused of such is tested in test_provenance.py.
+declared = partial(PrivateStep, batches="declared")
 
 
 def gradients_of(step: PrivateStep, batch) -> dict[str, torch.Tensor]:
@@ -79,10 +84,11 @@ both_ways = pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["plain", "momen
 def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, momentum, generator):
     """z·Δ/S, with Δ from the clipping in force; noise put on each example's gradient would grow with the batch."""
     clipping = Clipping(mode, clip_norm=0.7)
-    sampling = "poisson" if relation is Relation.ADD_OR_REMOVE else "fixed-size"
-    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation, sampling=sampling)
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation)
     noise = noise_of(make_step(network(), plan, momentum=momentum), examples(count, generator))
-    reach = 0.7 * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1) * (1 if sampling == "poisson" else 2)
+    reach = (
+        0.7 * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1) * (1 if relation is Relation.ADD_OR_REMOVE else 2)
+    )
     assert_scale(noise, 3.0 * reach / 20)
 
 
@@ -185,7 +191,7 @@ def test_a_tied_scale_needs_plain_sgd():
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0)
     model = network("privacy")
     with pytest.raises(DpvdError, match=r"only for torch\.optim\.SGD.*not for Adam"):
-        PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
+        declared(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
 
 
 @both_ways
@@ -219,24 +225,45 @@ def test_the_guarantee_is_for_the_steps_charged(generator):
     assert step.guarantee(1e-5).epsilon == plan.epsilon(1e-5, steps=1)
 
 
-def test_a_step_is_on_disk_before_its_batch_is_touched(tmp_path, generator):
-    """Whoever reads the ledger while the loss is computed must find the step there."""
+class WatchedBits:
+    """Random bits that note what a ledger says whenever they are asked for."""
+
+    description = "watched"
+    private = True
+
+    def __init__(self, path) -> None:
+        self.path = path
+        self.seen = []
+
+    def fill(self, buffer) -> None:
+        self.seen.append(Ledger.open(self.path).charged)
+        SystemBits().fill(buffer)
+
+
+def test_a_step_is_on_disk_before_its_noisy_result_exists(tmp_path, generator):
+    """Whoever reads the ledger while the noise is drawn must find the step there."""
     plan = PrivacyPlan(100, 20, steps=4, noise_multiplier=1.0)
     path = tmp_path / "ledger.jsonl"
-    found = []
-
-    def loss_fn(model, x, y):
-        found.append(Ledger.open(path).charged)
-        return cross_entropy(model, x, y)
-
-    model = network()
-    ledger = Ledger.create(path, plan.to_dict())
-    step = PrivateStep(model, loss_fn, plan, torch.optim.SGD(model.parameters(), lr=0.1), ledger=ledger)
+    bits = WatchedBits(path)
+    step = make_step(network(), plan, ledger=Ledger.create(path, plan.to_dict()), noise=bits)
     for taken in range(1, 5):
-        found.clear()
+        bits.seen.clear()
         step(examples(3, generator))
-        assert found
-        assert set(found) == {taken}
+        assert set(bits.seen) == {taken}
+
+
+def test_a_call_that_fails_costs_nothing(tmp_path, generator):
+    plan = PrivacyPlan(100, 20, steps=4, noise_multiplier=1.0)
+    step = make_step(network(), plan, ledger=Ledger.create(tmp_path / "ledger.jsonl", plan.to_dict()))
+    before = flat(step.parameters).clone()
+    x, y = examples(3, generator)
+    for bad in ((x.float(), y), (x[:, :5], y), (x, y[:2]), "nothing", (x, y + 7)):
+        with pytest.raises((RuntimeError, DpvdError, IndexError)):
+            step(bad)
+        assert (step.charged, step.position, step.ledger.charged) == (0, 0, 0)
+    assert torch.equal(flat(step.parameters), before)
+    step((x, y))
+    assert step.charged == 1
 
 
 def test_long_runs_charge_in_blocks_never_beyond_the_plan(tmp_path, generator):
@@ -315,7 +342,7 @@ def test_other_optimizers_find_the_noisy_mean_in_grad(generator):
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
     model, batch = network(), examples(20, generator)
     expected = clipped_grad(model, cross_entropy, batch, clipping=plan.clipping).grads
-    PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))(batch)
+    declared(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))(batch)
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.grad, expected[name] / 20, rtol=1e-6, atol=1e-9)
 
@@ -327,7 +354,7 @@ def test_schedulers_and_optimizer_hooks_see_every_step(generator):
     schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # warns unless the optimizer has stepped
     seen = []
     optimizer.register_step_pre_hook(lambda *_: seen.append(all(p.grad is not None for p in model.parameters())))
-    step = PrivateStep(model, cross_entropy, plan, optimizer)
+    step = declared(model, cross_entropy, plan, optimizer)
     for _ in range(2):
         step(examples(4, generator))
         schedule.step()

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import nn
 
-from dpvd.grads import Clipping
 from dpvd.mechanisms import SeededBits, noise_on_grid
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep, cross_entropy
@@ -139,9 +138,9 @@ class TestRoundingUndoesNoNoise:
         with torch.random.fork_rng():
             torch.manual_seed(0)
             model = nn.Sequential(nn.Linear(60, 400), nn.Tanh(), nn.Linear(400, 3)).to(dtype)
-        plan = PrivacyPlan(100, BATCH_SIZE, steps=5, noise_multiplier=1.0, clipping=Clipping(clip_norm=1.0))
+        plan = PrivacyPlan(100, BATCH_SIZE, steps=5, noise_multiplier=1.0, noise="seeded", seed=3)
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=momentum)
-        step = PrivateStep(model, cross_entropy, plan, optimizer, noise=SeededBits(3, "noise"))
+        step = PrivateStep(model, cross_entropy, plan, optimizer, batches="declared")
         step((torch.zeros(0, 60, dtype=dtype), torch.zeros(0, dtype=torch.int64)))
         return {name: p.detach() if p.grad is None else p.grad for name, p in model.named_parameters()}
 

@@ -2,7 +2,7 @@
 
 from dpvd.grads.accumulate import micro_batches
 from dpvd.grads.api import Engine, GradientClipper, Isolation, clipped_grad
-from dpvd.grads.batches import Batch, LossFn
+from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
 from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
@@ -20,6 +20,8 @@ __all__ = [
     "LossFn",
     "Problem",
     "Repair",
+    "as_batch",
+    "batch_size",
     "check",
     "clipped_grad",
     "fix",

@@ -1,5 +1,6 @@
 """Training: one auditable step, and the loop around it."""
 
+from dpvd.training.account import remember
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.defaults import (
@@ -18,13 +19,15 @@ from dpvd.training.fit import FitResult, Progress, fit
 from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
-from dpvd.training.step import PrivateStep
+from dpvd.training.step import BatchOrigin, Earlier, PrivateStep
 
 __all__ = [
     "INPUT_NORM",
     "PRE_ACTIVATION",
+    "BatchOrigin",
     "Checkpoint",
     "Decay",
+    "Earlier",
     "FitResult",
     "IterateAverage",
     "NetworkRule",
@@ -42,4 +45,5 @@ __all__ = [
     "fit",
     "ordinary_recipe",
     "private_recipe",
+    "remember",
 ]

@@ -16,7 +16,7 @@ from dpvd.errors import DpvdError
 
 __all__ = ["Checkpoint", "pack_optimizer", "restore_optimizer"]
 
-FORMAT = "dpvd-checkpoint-1"
+FORMAT = "dpvd-checkpoint-2"
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Checkpoint:
                 metadata = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
             if metadata.get("format") != FORMAT:
-                raise DpvdError(f"{path} is not a checkpoint of this program")
+                raise DpvdError(f"{path} is not a checkpoint of this version of the program")
             return cls(tensors, json.loads(metadata["facts"]))
         except FileNotFoundError:
             raise DpvdError(f"there is no checkpoint at {path}: start the run again without resuming") from None

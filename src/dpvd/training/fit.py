@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, positive_int
-from dpvd.grads import LossFn
-from dpvd.mechanisms import BitSource, SeededBits
+from dpvd.grads import Isolation, LossFn
+from dpvd.mechanisms import SeededBits
 from dpvd.nn import noise_from
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon_curve
@@ -70,6 +70,7 @@ def fit(
     on_step: Callable[[Progress], None] | None = None,
     micro_batch: int | None = None,
     prefetch: bool = False,
+    isolation: Isolation | str = Isolation.CHECKED,
 ) -> FitResult:
     """Train a model under a plan.
 
@@ -97,17 +98,20 @@ def fit(
         on_step: called after every step.
         micro_batch: at most this many examples go through the model at once, to limit memory; see ``PrivateStep``.
         prefetch: read batches in the background; see ``PrivacyPlan.batches``.
+        isolation: how it is made sure that no example reaches another's gradient; see ``PrivateStep``.
 
     Raises:
-        DpvdError: if the data does not fit the plan, the folder holds another run, or its files are damaged.
+        DpvdError: if the data does not fit the plan, the model's account has no step of the plan left, the folder holds
+            another run, or its files are damaged.
     """
     positive_int(evaluations=evaluations)
-    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume, micro_batch)
+    data = plan.check_data(data)
+    model.train()
+    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume, micro_batch, isolation)
     points = sorted({max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)})
     spent = epsilon_curve(plan.event, points, delta, accountant=accountant, relation=plan.relation)
     budget = dict(zip(points, spent, strict=True))
     started = time.monotonic()
-    model.train()
     try:
         position, device = run.step.position, run.device
         for batch in plan.batches(data, bits=run.sampling, start=position, device=device, prefetch=prefetch):
@@ -120,7 +124,10 @@ def fit(
     except KeyboardInterrupt:
         run.save()
         raise
+    finally:
+        run.close()
     run.average.apply()
+    run.step.accept_weights()
     model.eval()
     guarantee = run.step.guarantee(delta, accountant)
     return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
@@ -139,28 +146,46 @@ class _Run:
         folder: Path | None,
         resume: bool,
         micro_batch: int | None,
+        isolation: Isolation | str,
     ) -> None:
-        self.model, self.plan, self.recipe, self.folder = model, plan, recipe, folder
+        self.model = model
+        self.plan = plan
+        self.recipe = recipe
+        self.folder = folder
         self.generator = torch.Generator() if generator is None else generator
         if generator is None:
             self.generator.seed()
-        self.noise, self.sampling = plan.bits("noise"), plan.bits("sampling")
+        self.noise = plan.bits("noise")
+        self.sampling = plan.bits("sampling")
         self.schedule = recipe.schedule(plan)
         self.average = IterateAverage(model)
         self.history: list[dict[str, float]] = []
+        if resume and folder is None:
+            raise DpvdError("to resume, name the folder of the run")
         ledger = _open_ledger(plan, folder, resume)
-        self.step = PrivateStep(
-            model,
-            loss_fn,
-            plan,
-            recipe.make_optimizer(model.parameters()),
-            kl_weight=recipe.kl_schedule(plan),
-            ledger=ledger,
-            noise=self.noise,
-            micro_batch=micro_batch,
-        )
-        if resume:
-            self._restore()
+        try:
+            self.step = PrivateStep(
+                model,
+                loss_fn,
+                plan,
+                recipe.make_optimizer(model.parameters()),
+                kl_weight=recipe.kl_schedule(plan),
+                ledger=ledger,
+                noise=self.noise,
+                micro_batch=micro_batch,
+                isolation=isolation,
+            )
+            if resume:
+                self._restore()
+            elif self.step.position >= plan.steps:
+                raise DpvdError(
+                    f"this model has been trained under this plan already, and its {plan.steps} steps are used up: "
+                    "take a new model, or a plan of its own for what is to be spent in addition"
+                )
+        except BaseException:
+            if ledger is not None and not resume and ledger.charged == 0:
+                ledger.delete()  # nothing has begun: leave nothing behind
+            raise
 
     @property
     def device(self) -> torch.device | None:
@@ -182,6 +207,7 @@ class _Run:
                 self.model.eval()
                 entry |= evaluate(self.model)
                 self.model.train()
+            self.step.accept_weights()
         self.history.append(entry)
 
     def progress(self, budget: Mapping[int, float]) -> Progress:
@@ -205,19 +231,24 @@ class _Run:
         facts = {
             "fingerprint": self.step.ledger.fingerprint,
             "recipe": self.recipe.to_dict(),
-            "taken": self.step.taken,
+            "step": self.step.state_dict(),
             "averaged": self.average.count,
             "mean_zeta2": self.average.mean_zeta2,
             "optimizer": optimizer_facts,
             "history": self.history,
-            "streams": {name: _position(bits) for name, bits in self._streams().items()},
+            "sampling_position": self.sampling.position if isinstance(self.sampling, SeededBits) else None,
         }
         Checkpoint(tensors, facts).save(self.folder / CHECKPOINT)
 
+    def close(self) -> None:
+        """Let go of the ledger."""
+        if self.step.ledger is not None:
+            self.step.ledger.close()
+
     def _restore(self) -> None:
-        if self.folder is None or self.step.ledger is None:
-            raise DpvdError("to resume, name the folder of the run")
-        if self.step.charged == 0:
+        assert self.folder is not None  # checked before
+        assert self.step.ledger is not None
+        if self.step.charged == 0 and not (self.folder / CHECKPOINT).exists():
             return  # nothing had begun
         saved = Checkpoint.load(self.folder / CHECKPOINT)
         facts = saved.facts
@@ -230,13 +261,10 @@ class _Run:
         self.average.mean_zeta2 = facts["mean_zeta2"]
         restore_optimizer(self.step.optimizer, saved.part("optimizer"), facts["optimizer"])
         self.generator.set_state(saved.tensors["generator"])
-        self.step.taken, self.history = facts["taken"], facts["history"]
-        for name, bits in self._streams().items():
-            if isinstance(bits, SeededBits):
-                bits.position = facts["streams"][name]
-
-    def _streams(self) -> dict[str, BitSource]:
-        return {"noise": self.noise, "sampling": self.sampling}
+        self.history = facts["history"]
+        self.step.load_state_dict(facts["step"])
+        if isinstance(self.sampling, SeededBits):
+            self.sampling.position = facts["sampling_position"]
 
 
 def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger | None:
@@ -246,8 +274,3 @@ def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger
         return Ledger.open(folder / LEDGER, plan.to_dict())
     folder.mkdir(parents=True, exist_ok=True)
     return Ledger.create(folder / LEDGER, plan.to_dict())
-
-
-def _position(bits: BitSource) -> int | None:
-    """Where a reproducible stream stands. A secret one has no position: it starts anew with another key."""
-    return bits.position if isinstance(bits, SeededBits) else None

@@ -1,20 +1,43 @@
 """One private step, on one screen."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
+from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError
-from dpvd.grads import GradientClipper, LossFn, micro_batches
-from dpvd.mechanisms import BitSource, GridNoise, noise_on_grid
+from dpvd.errors import DpvdError, choice
+from dpvd.grads import GradientClipper, Isolation, LossFn, as_batch, batch_size, micro_batches
+from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, draw_of, noise_on_grid
 from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Guarantee, Ledger
+from dpvd.privacy import AccountantName, Guarantee, Ledger, SamplingKind
+from dpvd.training.account import Account
 from dpvd.training.update import Update
 
-__all__ = ["PrivateStep"]
+__all__ = ["BatchOrigin", "Earlier", "PrivateStep"]
+
+log = logging.getLogger("dpvd")
+
+
+class BatchOrigin(StrEnum):
+    """Where the batches of a step come from."""
+
+    PLANNED = "planned"
+    """From ``plan.batches``: others are refused."""
+    DECLARED = "declared"
+    """From the caller, who declares that they are drawn as the plan says; the statement says that it was not seen."""
+
+
+class Earlier(StrEnum):
+    """What to make of private steps that a model remembers from before."""
+
+    CHARGED = "charged"
+    """They were on the same data: the statement covers them too."""
+    OTHER_DATA = "other-data"
+    """The caller declares that they were on other people's data; the statement says so."""
 
 
 class PrivateStep:
@@ -30,21 +53,31 @@ class PrivateStep:
     ζ = ηzΔ/S, and layers whose scale is tied sample their weights with that same ζ in the forward pass.
 
     Guarantees:
-        A step is charged, in the ledger if there is one, before its batch is touched.
+        A step is charged, in the ledger if there is one, before its noisy result is used; a call that is refused, or
+        fails before that, costs nothing and changes nothing.
+        Batches that the plan did not draw, a draw of another plan, and a draw that was used before are refused.
         The noise is scaled by the sensitivity of the clipping that ran.
         The sum is divided by the plan's batch size, not by the number of examples drawn.
         The KL term, which does not depend on the data, is added apart from both sum and noise and is not clipped.
+        Steps that were charged to the model before, by whatever object, count.
 
     Args:
         model: the network; variational layers are welcome, not needed.
         loss_fn: ``loss_fn(model, *batch)``, one value per example.
         plan: what may be done to the data; batches must come from ``plan.batches``.
-        optimizer: any torch optimizer over the model's parameters.
+        optimizer: any torch optimizer that holds exactly the trainable parameters of the model.
         kl_weight: w as a function of the step; None leaves the KL term out.
         ledger: where steps are charged; in memory only if None.
         noise: stream of random bits; the plan's own if None.
         micro_batch: at most this many examples go through the model at once, to limit memory; None takes batches as a
             whole. The noise is added once for the whole batch in either case: the guarantee does not know of it.
+        isolation: how it is made sure that no example reaches another's gradient.
+        batches: where batches come from.
+        earlier: what to make of private steps that the model remembers from before.
+
+    Raises:
+        DpvdError: if the model cannot be trained privately, the optimizer holds other parameters, the ledger is of
+            another plan, the noise is not of the plan's kind, or several processes train together.
     """
 
     def __init__(
@@ -58,82 +91,250 @@ class PrivateStep:
         ledger: Ledger | None = None,
         noise: BitSource | None = None,
         micro_batch: int | None = None,
+        isolation: Isolation | str = Isolation.CHECKED,
+        batches: BatchOrigin | str = BatchOrigin.PLANNED,
+        earlier: Earlier | str = Earlier.CHARGED,
     ) -> None:
-        self.model, self.loss_fn, self.plan, self.optimizer = model, loss_fn, plan, optimizer
+        self._batches = choice(batches, BatchOrigin, "batches")
+        other_data = choice(earlier, Earlier, "earlier") is Earlier.OTHER_DATA
+        self._plan = plan
+        self._noise = plan.bits("noise") if noise is None else noise
+        plan.check_source(self._noise, "noise")
+        if ledger is not None and ledger.fingerprint != plan.fingerprint:
+            raise DpvdError("the ledger belongs to another plan: open it with the plan it was started with")
+        self._model = model
+        self._optimizer = optimizer
         self.kl_weight = kl_weight
-        self.ledger = ledger
         self.micro_batch = micro_batch
-        self.noise = plan.bits("noise") if noise is None else noise
-        self.taken = 0  # optimizer steps
-        self.charged = 0 if ledger is None else ledger.charged  # steps paid for: never fewer than were taken
-        self.zeta = 0.0  # the scale that tied layers had in the last step
-        self._prepaid = 0
-        # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
-        self._block = 1 if ledger is None else max(1, plan.steps // 100)
-        self.clipper = GradientClipper(model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch)
+        self.clipper = GradientClipper(
+            model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
+        )
+        self._check_optimizer()
         self.update = Update(optimizer, plan.batch_size)
         self._tied = self._check_tied()
+        _refuse_ranks()
+        if not model.training:
+            log.warning("the model is in eval mode: dropout is off, and so it will be trained; call model.train()")
+        self._ledger = ledger
+        self._taken = 0  # steps of this object
+        self._prepaid = 0
+        self.zeta = 0.0  # the scale that tied layers had in the last step
+        # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
+        self._block = 1 if ledger is None else max(1, plan.steps // 100)
+        self._account = Account(model, plan, other_data=other_data)
+        self._catch_up()
+        self.accept_weights()
 
     def __call__(self, batch: Any) -> None:
         """Take one step on a batch drawn by ``plan.batches``.
 
         Raises:
-            DpvdError: if the plan's steps are used up; nothing of the batch has been used then.
+            DpvdError: if the plan's steps are used up, the batch is not the next of the plan's, or something in model,
+                loss or optimizer is not as it must be; nothing was charged and nothing has changed then.
         """
-        self._charge()
+        _refuse_ranks()
+        if self._prepaid == 0 and self.charged >= self.plan.steps:
+            raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
+        tensors = as_batch(batch)
+        draw = self._check_origin(batch, batch_size(tensors))
+        self._check_optimizer()
+        self._notice_changes()
         if self.plan.private:
-            noise = self._grid_noise()
-            self._tie_scale(noise.std)
-            self._private_step(batch, noise)
+            self._private_step(tensors, draw)
         else:
-            self._tie_scale(0.0)
-            self._ordinary_step(batch)
-        self.taken += 1
+            self._ordinary_step(tensors, draw)
+        self._taken += 1
+        self.accept_weights()
+        self._account.note_seen(self._seen())
 
-    def _private_step(self, batch: Any, noise: GridNoise) -> None:
-        self.update.begin(self.clipper.grouping.parameters)
+    def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None) -> None:
+        noise = self._grid_noise()
+        self._tie_scale(noise.std)
         try:
-            for part in self.clipper(batch):
+            self.update.begin(self.parameters)
+            for part in self.clipper(batch, step=self.position + 1):
                 self.update.add(part)
                 jacobian = part.jacobian
                 del part  # let go of it before the next one is made
-            self.update.release(noise, self.noise, jacobian, self._kl_pulls())
-        except BaseException:  # an interrupt too must leave no sum without noise behind
-            self.update.discard()
+            pulls = self._kl_pulls()
+            self._charge(draw)
+            self.update.release(noise, self._noise, jacobian, pulls)
+        except BaseException:
+            self.update.discard()  # no sum without noise stays in memory
             raise
 
     def _grid_noise(self) -> GridNoise:
         """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
         sensitivity = self.clipper.sensitivity(self.plan.relation)
-        parameters = self.clipper.grouping.parameters
-        entries = sum(parameter.numel() for parameter in parameters.values())
+        entries = sum(parameter.numel() for parameter in self.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
+
+    # What is bound to this object, and may be looked at.
+
+    @property
+    def model(self) -> nn.Module:
+        return self._model
+
+    @property
+    def loss_fn(self) -> LossFn:
+        return self.clipper.loss_fn
+
+    @property
+    def plan(self) -> PrivacyPlan:
+        return self._plan
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._optimizer
+
+    @property
+    def noise(self) -> BitSource:
+        return self._noise
+
+    @property
+    def ledger(self) -> Ledger | None:
+        return self._ledger
+
+    @property
+    def taken(self) -> int:
+        """Steps of this run that moved the weights, as far as this object knows: its own, and those it took up."""
+        return self._taken
+
+    @property
+    def charged(self) -> int:
+        """Steps of the plan that are paid for: never fewer than were taken."""
+        return self._account.charged
 
     @property
     def position(self) -> int:
         """How many of the plan's steps are gone: taken, or charged to an earlier start and lost."""
         return self.charged - self._prepaid
 
-    def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
-        """The privacy statement for the steps charged so far."""
-        return self.plan.guarantee(delta, accountant, steps=self.charged)
-
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name, as the model is now."""
+        if self.plan.private:
+            return self.clipper.grouping.parameters  # looked up once for as long as the model does not change
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
-    def _charge(self) -> None:
+    def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
+        """The privacy statement for all steps ever charged to this model on this data."""
+        self._notice_changes()
+        return self._account.guarantee(delta, accountant, self._noise.description)
+
+    def accept_weights(self) -> None:
+        """Declare that whatever changed the weights since the last step knew noisy values only, as averages do.
+
+        Without it the statement says that other code changed them.
+        """
+        self._account.accept_weights(self.parameters)
+
+    # How it is written down.
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a later object needs to go on: plain data, to be saved beside the states of model and optimizer."""
+        position = self._noise.position if isinstance(self._noise, SeededBits) else None
+        return {"account": self._account.to_dict(), "taken": self._taken, "noise_position": position}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from where :meth:`state_dict` was written.
+
+        The larger of the counts wins: that of the state, of the ledger, or of the model.
+
+        Raises:
+            DpvdError: if the state is of another plan.
+        """
+        self._account.join(state["account"])
+        self._taken = int(state["taken"])
+        if isinstance(self._noise, SeededBits) and state["noise_position"] is not None:
+            self._noise.position = state["noise_position"]
+        self._catch_up()
+        self.accept_weights()
+
+    # The parts of a step.
+
+    def _notice_changes(self) -> None:
+        """Note in the account if something else than this object's steps has written to the weights."""
+        if self._account.weights_changed(self.parameters):
+            if self._account.note_not_covered("changes that other code made to the weights between the steps"):
+                log.warning(
+                    "the weights were changed between steps by other code, such as an ordinary optimizer step left in "
+                    "the loop: the statement will say that this is not covered; see PrivateStep.accept_weights"
+                )
+            self.accept_weights()
+
+    def _catch_up(self) -> None:
+        """Let ledger and account agree: each may have missed what the other knows."""
+        if self._ledger is None:
+            return
+        self._account.charge_up_to(self._ledger.charged)
+        behind = self.charged - self._ledger.charged
+        if behind > 0:
+            log.warning("the ledger lacks %d steps that were charged to this model: they are charged to it now", behind)
+            self._ledger.charge(behind)
+
+    def _charge(self, draw: Draw | None) -> None:
         """Pay for this step; with a ledger, for a block of steps at once, on disk before this returns."""
         if self._prepaid == 0:
             block = min(self._block, self.plan.steps - self.charged)
-            if block <= 0:
-                raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
-            if self.ledger is not None:
-                self.ledger.charge(block)
-            self.charged += block
+            if self._ledger is not None:
+                self._ledger.charge(block)
+            self._account.charge(block)
             self._prepaid = block
         self._prepaid -= 1
+        if draw is None:
+            self._account.note_not_covered("how batches were drawn, which the caller declared and nobody saw")
+        else:
+            draw.used = True
+
+    def _seen(self) -> list[str]:
+        """What this object's steps saw, for the statement."""
+        planned = self._batches is BatchOrigin.PLANNED
+        batches = "every batch drawn by the plan's sampler" if planned else "batches as they were declared"
+        return [batches, self.clipper.describe_isolation()] if self.plan.private else [batches]
+
+    def _check_origin(self, batch: Any, count: int) -> Draw | None:
+        """The draw that a batch is; it must be the plan's next one. None where the caller declares the batches."""
+        if self._batches is BatchOrigin.DECLARED:
+            fixed = self.plan.sampling is SamplingKind.FIXED_SIZE
+            if count > self.plan.examples or (fixed and count != self.plan.batch_size):
+                raise DpvdError(f"a batch of {count} examples cannot be drawn by: {self.plan.sampler.describe()}")
+            return None
+        draw = draw_of(batch)
+        if draw is None or draw.size != count:
+            raise DpvdError(
+                "this batch was not drawn by plan.batches, so that nothing can be said of its sampling: take batches "
+                "from plan.batches(data), and batch.carry(...) what you make of them; or, if they are drawn as the "
+                "plan says elsewhere, PrivateStep(..., batches='declared')"
+            )
+        if draw.plan != self.plan.fingerprint:
+            raise DpvdError("this batch was drawn for another plan: take batches from the plan of this step")
+        if draw.used:
+            raise DpvdError("this batch was used before: the account covers one step for each draw")
+        if draw.step != self.position:
+            raise DpvdError(
+                f"this batch was drawn for step {draw.step}, but {self.position} steps are gone: take every batch, in "
+                f"order, and after an interruption plan.batches(data, start=step.position)"
+            )
+        return draw
+
+    def _check_optimizer(self) -> None:
+        """Raise unless the optimizer moves exactly the parameters that the model trains."""
+        held = {id(p) for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
+        trained = {id(p): name for name, p in self.parameters.items()}
+        if held == trained.keys():
+            return
+        missing = [name for key, name in trained.items() if key not in held]
+        if missing:
+            raise DpvdError(
+                f"the optimizer does not hold {missing[0]!r} ({len(missing)} of {len(trained)} trainable parameters "
+                "are missing): make it after the model's last change (fix and variational return a copy), from "
+                "model.parameters(), and switch requires_grad off for what should stay as it is"
+            )
+        raise DpvdError(
+            f"the optimizer holds {len(held - trained.keys())} parameters that are not the model's: they would move "
+            "without an account. Make it from model.parameters()"
+        )
 
     def _tie_scale(self, noise_std: float) -> None:
         """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
@@ -143,9 +344,11 @@ class PrivateStep:
             for layer in self._tied:
                 layer.set_scale(self.zeta)
 
-    def _ordinary_step(self, batch: Any) -> None:
+    def _ordinary_step(self, batch: tuple[Tensor, ...], draw: Draw | None) -> None:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
-        parameters, totals = self.parameters, dict[str, Tensor]()
+        self._tie_scale(0.0)
+        parameters = self.parameters
+        totals = dict[str, Tensor]()
         for name, pull in self._kl_pulls().items():
             totals[name] = torch.zeros_like(parameters[name])
             pull.add_to(totals[name], 1.0)
@@ -154,13 +357,14 @@ class PrivateStep:
             found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
             for name, gradient in zip(parameters, found, strict=True):
                 totals[name] = totals[name] + gradient if name in totals else gradient
+        self._charge(draw)
         for name, parameter in parameters.items():
             parameter.grad = totals[name]
         self.optimizer.step()
 
     def _kl_pulls(self) -> dict[str, KLPull]:
         """w ∇KL / N at the present parameters, by name; it depends on no data."""
-        weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position - 1)
+        weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position)
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
             return {}
         return kl_pulls(self.model, weight / self.plan.examples)
@@ -177,3 +381,13 @@ class PrivateStep:
                 f"{len(self.optimizer.param_groups)}. Use that, or learned scales"
             )
         return tied
+
+
+def _refuse_ranks() -> None:
+    """Raise inside a process group: each rank would train a model of its own, and claim the whole budget for it."""
+    distributed = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise DpvdError(
+            f"a process group of {distributed.get_world_size()} ranks is not supported: each rank would train a model "
+            "of its own under the whole budget. Train in one process"
+        )

@@ -1,0 +1,291 @@
+"""What has been charged to a model, remembered with the model.
+
+A step object lives as long as a notebook cell; the weights live longer. So the account is kept with the modules of the
+model (copies of the model have it too) and stands as one line in the metadata of its state dict, from where
+``load_state_dict`` of another model takes it up. A second step object on the same weights goes on counting.
+"""
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from functools import wraps
+from itertools import zip_longest
+from typing import Any
+from uuid import uuid4
+
+from dp_accounting import ComposedDpEvent
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import AccountantName, Guarantee, epsilon
+
+__all__ = ["Account", "remember"]
+
+log = logging.getLogger("dpvd")
+
+_KEPT = "_dpvd_account"  # attribute of each module: runs by name, each as _entry makes it
+_WRITES = "_dpvd_writes"  # attribute of the model: by name, how often each trained parameter had been written to
+_LINE = "dpvd"  # name in the state dict's metadata
+
+Entries = dict[str, dict[str, Any]]
+
+
+class Account:
+    """All private steps that were ever charged to a model, by run.
+
+    A run is one plan carried out on one model, over however many step objects, processes and checkpoints.
+
+    Guarantees:
+        A count never falls: entries that come together from several places (copies, state dicts, checkpoints) are
+        joined by the larger count.
+
+    Args:
+        model: whose account it is; runs that its modules remember are part of it.
+        plan: of the run that goes on, or begins, here.
+        other_data: whether the caller declares that earlier runs were on other people's data.
+    """
+
+    def __init__(self, model: nn.Module, plan: PrivacyPlan, *, other_data: bool = False) -> None:
+        self.plan = plan
+        self._model = model
+        self._id = uuid4().hex
+        self.entries = _shared_entries(model)
+        if other_data:
+            for entry in self.entries.values():
+                entry["other_data"] = True
+        known = self._run_of(plan)
+        self.run = known or uuid4().hex
+        self.begun = known is not None  # whether steps of this run have been taken on this model
+        self.entries.setdefault(self.run, _entry(plan, 0))
+        earlier = sum(entry["charged"] for entry in self.entries.values() if not entry["other_data"])
+        if earlier:
+            log.warning(
+                "%d private steps were charged to this model before: its account goes on from there, and its "
+                "statement will cover them",
+                earlier,
+            )
+        self._keep(model)
+
+    def _run_of(self, plan: PrivacyPlan) -> str | None:
+        """The run of this plan that the model remembers, if any; of several, the one with the most steps."""
+        same = [
+            run for run, entry in self.entries.items() if entry["plan"] == plan.to_dict() and not entry["other_data"]
+        ]
+        return max(same, key=lambda run: self.entries[run]["charged"], default=None)
+
+    def _keep(self, model: nn.Module) -> None:
+        """Let every module of the model remember: parts of it may be taken out, and trained on."""
+        for module in model.modules():
+            if _KEPT not in vars(module):
+                module.register_state_dict_post_hook(_write_line)  # type: ignore[no-untyped-call]
+            vars(module)[_KEPT] = self.entries
+
+    @property
+    def charged(self) -> int:
+        """Steps charged to this run."""
+        charged: int = self.entries[self.run]["charged"]
+        return charged
+
+    def charge(self, steps: int) -> None:
+        """Count so many steps more, which are about to be taken."""
+        self.begun = True
+        self.entries[self.run]["charged"] += steps
+
+    def note_seen(self, words: list[str]) -> None:
+        """Put down what this object's steps saw, in place of what it put down before."""
+        self.entries[self.run]["seen"][self._id] = words
+
+    def note_not_covered(self, words: str) -> bool:
+        """Put down what the statement has to name as not covered; whether that is new."""
+        not_covered = self.entries[self.run]["not_covered"]
+        if words in not_covered:
+            return False
+        not_covered.append(words)
+        return True
+
+    # torch counts the writes to each tensor: what no step of ours has counted was written by somebody else.
+
+    def weights_changed(self, parameters: Mapping[str, Tensor]) -> bool:
+        """Whether the weights were written to since they were last accepted."""
+        return _versions(parameters) != vars(self._model).get(_WRITES)
+
+    def accept_weights(self, parameters: Mapping[str, Tensor]) -> None:
+        """Take the weights as they are for the outcome of noisy steps."""
+        vars(self._model)[_WRITES] = _versions(parameters)
+
+    def charge_up_to(self, steps: int) -> None:
+        """Set the count of this run to ``steps``; a smaller number changes nothing."""
+        entry = self.entries[self.run]
+        entry["charged"] = max(entry["charged"], steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, for checkpoints."""
+        return {"run": self.run, "entries": json.loads(json.dumps(self.entries))}
+
+    def join(self, saved: Mapping[str, Any]) -> None:
+        """Take up an account that :meth:`to_dict` wrote.
+
+        Raises:
+            DpvdError: if it is of a run under another plan.
+        """
+        run, entries = saved["run"], saved["entries"]
+        if entries[run]["plan"] != self.plan.to_dict():
+            raise DpvdError("the saved account belongs to another plan: go on with the plan it was started with")
+        if not self.begun:  # this is that run; what a ledger has told of it counts
+            charged = self.entries.pop(self.run)["charged"]
+            _merge(self.entries, {run: _entry(self.plan, charged)})
+            self.run = run
+            self.begun = True
+        elif run != self.run:
+            raise DpvdError(
+                "this model has been trained under the plan already, and the saved account is of another run: "
+                "load it into a step of its own, before the first step"
+            )
+        _merge(self.entries, entries)
+
+    def guarantee(self, delta: float, accountant: AccountantName | str, noise_source: str) -> Guarantee:
+        """The statement for all steps ever charged to the model on this data.
+
+        Args:
+            delta: δ.
+            accountant: who adds up.
+            noise_source: where the noise of this run comes from, in words.
+
+        Raises:
+            DpvdError: if earlier runs were accounted under another relation: there is no joint statement then.
+        """
+        _merge(self.entries, _entries_of(self._model))
+        own = self.plan.guarantee(delta, accountant, steps=self.charged)
+        own = replace(own, noise_source=noise_source)
+        others = {run: entry for run, entry in self.entries.items() if run != self.run and entry["charged"]}
+        counted = [entry for entry in others.values() if not entry["other_data"]]
+        own = own.observed(
+            seen=_seen([*counted, self.entries[self.run]]),
+            not_covered=self._not_covered(list(others.values())),
+        )
+        if not counted:
+            return own
+        plans = [(PrivacyPlan.from_dict(entry["plan"]), entry["charged"]) for entry in counted]
+        plans.append((self.plan, self.charged))
+        if len({plan.relation for plan, _ in plans}) > 1:
+            raise DpvdError(
+                "the model was trained under plans with different relations between data sets, for which there is no "
+                "joint statement: use one relation for all runs"
+            )
+        event = ComposedDpEvent([plan.event(steps) for plan, steps in plans])
+        name = AccountantName.parse(accountant)
+        seeded = [plan.bits("noise").description for plan, _ in plans if plan.seed is not None]
+        return replace(
+            own,
+            epsilon=epsilon(event, delta, accountant=name, relation=self.plan.relation),
+            steps=sum(steps for _, steps in plans),
+            noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
+            sampling="; then ".join(f"{plan.sampler.describe()}, {steps} of them" for plan, steps in plans),
+            noise_source=(seeded or [noise_source])[0],
+            tuned=_joined([plan.tuned for plan, _ in plans]),
+        )
+
+    def _not_covered(self, others: list[dict[str, Any]]) -> tuple[str, ...]:
+        """What all runs left open, and runs that were declared to be none of this data's business."""
+        entries = (*others, self.entries[self.run])
+        words = [words for entry in entries for words in entry["not_covered"]]
+        left_out = sum(entry["charged"] for entry in others if entry["other_data"])
+        if left_out:
+            words.append(f"{left_out} earlier private steps of this model, declared to be on other data")
+        return _distinct(words)
+
+
+def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
+    """Note on a model that so many steps of a plan were charged to it, for instance when it is read from a file."""
+    Account(model, plan).charge_up_to(charged)
+
+
+def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
+    return {"plan": plan.to_dict(), "charged": charged, "other_data": False, "seen": {}, "not_covered": []}
+
+
+def _versions(parameters: Mapping[str, Tensor]) -> dict[str, int]:
+    return {name: parameter._version for name, parameter in parameters.items()}
+
+
+def _entries_of(model: nn.Module) -> Entries:
+    """What the modules of a model remember, joined."""
+    found: Entries = {}
+    for module in model.modules():
+        _merge(found, vars(module).get(_KEPT, {}))
+    return found
+
+
+def _shared_entries(model: nn.Module) -> Entries:
+    """The same, in the one object that the model's modules share from now on: every step object sees all charges."""
+    entries: Entries = vars(model).get(_KEPT, {})
+    _merge(entries, _entries_of(model))
+    return entries
+
+
+def _merge(into: Entries, other: Mapping[str, Any]) -> None:
+    for run, entry in other.items():
+        if run not in into:
+            into[run] = deepcopy(dict(entry))
+            continue
+        known = into[run]
+        known["charged"] = max(known["charged"], entry["charged"])
+        known["seen"].update(entry["seen"])
+        known["not_covered"] += [words for words in entry["not_covered"] if words not in known["not_covered"]]
+
+
+def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
+    """What all step objects of these runs saw: what holds for all batches first, then checks of isolation."""
+    by_object = [words for entry in entries for words in entry["seen"].values()]
+    return _distinct(word for words in zip_longest(*by_object) for word in words if word is not None)
+
+
+def _distinct(words: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(words))
+
+
+def _joined(tuned: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
+    known = [entries for entries in tuned if entries is not None]
+    if len(known) < len(tuned):
+        return None
+    return _distinct(entry for entries in known for entry in entries)
+
+
+def _write_line(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
+    """Put the account into the metadata of a state dict: its keys stay those of the model."""
+    if prefix == "" and any(entry["charged"] for entry in vars(module).get(_KEPT, {}).values()):
+        metadata[_LINE] = json.dumps(vars(module)[_KEPT])
+
+
+def _read_line(model: nn.Module, state: Any) -> None:
+    """Take up the account that a state dict brings along."""
+    metadata = getattr(state, "_metadata", None) or {}
+    line = metadata.get("", {}).get(_LINE)
+    if line is None:
+        return
+    entries = _entries_of(model)
+    _merge(entries, json.loads(line))
+    for module in model.modules():
+        if _KEPT not in vars(module):
+            module.register_state_dict_post_hook(_write_line)  # type: ignore[no-untyped-call]
+        vars(module).setdefault(_KEPT, {})
+        _merge(vars(module)[_KEPT], entries)
+
+
+def _watch_loading() -> None:
+    """Let ``load_state_dict`` of every module read the line; torch has no hook for modules that were never seen."""
+    original = nn.Module.load_state_dict
+
+    @wraps(original)
+    def load_state_dict(self: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+        result = original(self, state_dict, *args, **kwargs)
+        _read_line(self, state_dict)
+        return result
+
+    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
+
+
+_watch_loading()

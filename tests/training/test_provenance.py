@@ -1,0 +1,573 @@
+"""No statement for what was not seen: foreign batches, other plans, forgotten steps, other people's parameters."""
+
+import copy
+import io
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import textwrap
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import dpvd
+from dpvd.errors import DpvdError
+from dpvd.mechanisms import SeededBits, SystemBits
+from dpvd.nn import variational
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import Ledger, epsilon
+from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
+
+EXAMPLES = 80
+PLAN = PrivacyPlan(EXAMPLES, 10, steps=6, noise_multiplier=2.0)
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def data(count: int = EXAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(count, 4, generator=generator), torch.randint(3, (count,), generator=generator)
+
+
+def make_step(model: nn.Module | None = None, plan: PrivacyPlan = PLAN, **options) -> PrivateStep:
+    model = network() if model is None else model
+    return PrivateStep(model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+
+
+def train(step: PrivateStep, steps: int) -> None:
+    for _, batch in zip(range(steps), step.plan.batches(data(), start=step.position), strict=False):
+        step(batch)
+
+
+def refused(step: PrivateStep, batch, message: str) -> None:
+    """The batch is refused, and costs nothing."""
+    charged = step.charged
+    before = [p.detach().clone() for p in step.model.parameters()]
+    with pytest.raises(DpvdError, match=message):
+        step(batch)
+    assert step.charged == charged
+    assert all(torch.equal(a, b) for a, b in zip(before, step.model.parameters(), strict=True))
+
+
+class TestBatches:
+    def test_those_of_the_plan_are_taken_whole_unpacked_and_carried(self):
+        step = make_step()
+        batches = PLAN.batches(data())
+        step(next(batches))
+        x, y = next(batches)
+        step((x, y))
+        third = next(batches)
+        step(third.carry(third[0] / 2, third[1]))
+        assert step.charged == 3
+
+    def test_a_shuffling_loader_is_refused(self):
+        for batch in DataLoader(TensorDataset(*data()), batch_size=10, shuffle=True):
+            refused(make_step(), batch, "not drawn by plan.batches")
+
+    def test_the_whole_data_is_refused(self):
+        refused(make_step(), data(), "not drawn by plan.batches")
+
+    def test_a_part_of_a_draw_is_refused(self):
+        x, y = next(PLAN.batches(data()))
+        refused(make_step(), (x[1:], y[1:]), "not drawn by plan.batches")
+        refused(make_step(), (x, data(len(y))[1]), "not drawn by plan.batches")
+
+    def test_tensors_of_two_draws_are_refused(self):
+        plan = replace(PLAN, batch_size=EXAMPLES)  # so that both have the same length
+        batches = plan.batches(data())
+        (x, _), (_, y) = next(batches), next(batches)
+        refused(make_step(plan=plan), (x, y), "not drawn by plan.batches")
+
+    def test_a_batch_is_used_once(self):
+        step, other = make_step(), make_step()
+        batch = next(PLAN.batches(data()))
+        step(batch)
+        refused(step, batch, "used before")
+        refused(other, batch, "used before")
+
+    def test_a_batch_that_failed_may_be_tried_again(self):
+        step = make_step()
+        batch = next(PLAN.batches(data()))
+        with pytest.raises(RuntimeError):
+            step(batch.carry(batch[0].double(), batch[1]))
+        step(batch)
+        assert step.charged == 1
+
+    def test_a_batch_of_another_plan_is_refused(self):
+        other = replace(PLAN, batch_size=40)
+        refused(make_step(), next(other.batches(data())), "drawn for another plan")
+
+    def test_batches_come_in_order(self):
+        step = make_step()
+        batches = list(PLAN.batches(data()))
+        refused(step, batches[1], "drawn for step 1, but 0 steps are gone")
+        step(batches[0])
+        refused(step, next(PLAN.batches(data())), "drawn for step 0, but 1 steps are gone")
+        train(step, 2)
+        assert step.charged == 3
+
+    def test_what_is_carried_must_be_as_many(self):
+        batch = next(PLAN.batches(data()))
+        with pytest.raises(DpvdError, match="carry the same examples"):
+            batch.carry(*data(3))
+
+    def test_declared_batches_are_stated_as_not_seen(self):
+        step = make_step(batches="declared")
+        step(data(12))
+        sentence = step.guarantee(1e-3).sentence()
+        assert "Not covered: how batches were drawn, which the caller declared and nobody saw" in sentence
+        assert "every batch drawn" not in sentence
+        planned = make_step()
+        train(planned, 1)
+        assert "every batch drawn by the plan's sampler" in planned.guarantee(1e-3).sentence()
+
+    def test_declared_batches_must_be_possible(self):
+        refused(make_step(batches="declared"), data(EXAMPLES + 1), "cannot be drawn by")
+        plan = replace(PLAN, sampling="fixed-size", relation="replace-one")
+        refused(make_step(plan=plan, batches="declared"), data(9), "cannot be drawn by")
+
+    def test_an_unknown_origin_is_refused(self):
+        with pytest.raises(DpvdError, match="batches must be one of planned, declared"):
+            make_step(batches="shuffled")
+
+
+class TestData:
+    @pytest.mark.parametrize("count", [8, EXAMPLES - 1, EXAMPLES + 1, 800])
+    def test_data_of_another_length_are_refused(self, count, tmp_path):
+        with pytest.raises(DpvdError, match=f"plan is for {EXAMPLES} examples, the data have {count}"):
+            PLAN.batches(data(count))
+        folder = tmp_path / "run"
+        with pytest.raises(DpvdError, match=f"the data have {count}"):
+            fit(network(), data(count), PLAN, Recipe(learning_rate=0.1), delta=1e-3, folder=folder)
+        assert not folder.exists()
+
+    def test_a_secret_size_may_be_near_and_is_stated_so(self):
+        plan = replace(PLAN, secret_size=True)
+        assert len(list(plan.batches(data(EXAMPLES + 7)))) == 6
+        with pytest.raises(DpvdError, match="the data have 800"):
+            plan.batches(data(800))
+        assert "that there are about 80 training examples" in plan.guarantee(1e-3).sentence()
+        with pytest.raises(DpvdError, match="needs the exact number"):
+            replace(plan, sampling="fixed-size", relation="replace-one")
+
+    @pytest.mark.parametrize("wrong", [DataLoader(TensorDataset(*data())), TensorDataset(*data()), [], None, {"x": 1}])
+    def test_what_is_no_tensor_is_refused(self, wrong):
+        with pytest.raises(DpvdError, match="data must be a tensor or a tuple of tensors"):
+            PLAN.batches(wrong)
+
+    def test_tensors_of_unequal_length_are_refused(self):
+        with pytest.raises(DpvdError, match="equal length"):
+            PLAN.batches((data()[0], data(3)[1]))
+
+    @pytest.mark.parametrize("start", [-1, 7, 1.0, True])
+    def test_a_start_outside_the_plan_is_refused(self, start):
+        with pytest.raises(DpvdError, match="start must be a whole number from 0 to the plan's 6 steps"):
+            PLAN.batches(data(), start=start)
+
+    def test_a_seeded_stream_goes_on_where_it_was(self):
+        plan = replace(PLAN, noise="seeded", seed=3)
+        whole = [x for x, _ in plan.batches(data())]
+        rest = [x for x, _ in plan.batches(data(), start=2)]
+        assert all(torch.equal(a, b) for a, b in zip(whole[2:], rest, strict=True))
+        assert not torch.equal(whole[0], whole[2])
+
+
+class TestWhatIsBound:
+    def test_seeded_noise_under_a_plan_with_system_noise_is_refused(self):
+        with pytest.raises(DpvdError, match="ask for seeded noise in the plan"):
+            make_step(noise=SeededBits(0, "noise"))
+        with pytest.raises(DpvdError, match="ask for seeded noise in the plan"):
+            PLAN.batches(data(), bits=SeededBits(0, "sampling"))
+        with pytest.raises(DpvdError, match="the plan has noise='seeded'"):
+            make_step(plan=replace(PLAN, noise="seeded", seed=1), noise=SystemBits())
+
+    @pytest.mark.parametrize(
+        "name", ["plan", "noise", "model", "optimizer", "loss_fn", "ledger", "charged", "taken", "position"]
+    )
+    def test_plan_noise_and_counts_cannot_be_replaced(self, name):
+        step = make_step()
+        with pytest.raises(AttributeError):
+            setattr(step, name, None)
+
+    def test_the_ledger_of_another_plan_is_refused(self, tmp_path):
+        ledger = Ledger.create(tmp_path / "ledger.jsonl", replace(PLAN, noise_multiplier=20.0).to_dict())
+        with pytest.raises(DpvdError, match="ledger belongs to another plan"):
+            make_step(ledger=ledger)
+
+    def test_an_optimizer_of_the_model_before_it_was_copied_is_refused(self):
+        model = network()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for changed in (variational(model, rates="layer", learned=False), copy.deepcopy(model)):
+            with pytest.raises(DpvdError, match=r"the optimizer does not hold '0\.weight'"):
+                PrivateStep(changed, cross_entropy, PLAN, optimizer)
+
+    def test_an_optimizer_with_a_part_of_the_parameters_is_refused_unless_the_rest_is_frozen(self):
+        model = network()
+        head = torch.optim.SGD(model[2].parameters(), lr=0.1)
+        with pytest.raises(DpvdError, match=r"2 of 4 trainable parameters are missing"):
+            PrivateStep(model, cross_entropy, PLAN, head)
+        model[0].requires_grad_(False)
+        train(PrivateStep(model, cross_entropy, PLAN, head), 1)
+
+    def test_an_optimizer_with_other_parameters_is_refused(self):
+        model = network()
+        optimizer = torch.optim.SGD([*model.parameters(), nn.Parameter(torch.zeros(3))], lr=0.1)
+        with pytest.raises(DpvdError, match="1 parameters that are not the model's"):
+            PrivateStep(model, cross_entropy, PLAN, optimizer)
+
+    def test_parameters_that_change_hands_later_are_noticed_before_a_charge(self):
+        step = make_step()
+        train(step, 1)
+        step.model[2] = nn.Linear(5, 3)
+        refused(step, next(PLAN.batches(data(), start=1)), "the optimizer does not hold '2.weight'")
+
+    def test_a_model_that_cannot_be_trained_privately_is_refused_at_construction(self):
+        with pytest.raises(DpvdError, match="BatchNorm1d"):
+            make_step(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+
+    def test_a_model_in_eval_mode_is_warned_about(self, caplog):
+        make_step(network().eval())
+        assert "eval mode" in caplog.text
+
+
+class TestAccountOfTheModel:
+    def test_the_same_cell_twice_goes_on_counting(self, caplog):
+        model = network()
+        train(make_step(model), 4)
+        again = make_step(model)
+        assert "4 private steps were charged to this model before" in caplog.text
+        assert again.position == 4
+        refused(again, next(PLAN.batches(data())), "drawn for step 0, but 4 steps are gone")
+        train(again, 2)
+        refused(again, next(PLAN.batches(data())), "6 steps are used up")
+        assert again.guarantee(1e-3).epsilon == PLAN.epsilon(1e-3)
+
+    def test_two_step_objects_share_one_count(self):
+        model = network()
+        first, second = make_step(model), make_step(model)
+        train(first, 2)
+        train(second, 3)
+        assert first.charged == second.charged == 5
+        assert first.guarantee(1e-3) == second.guarantee(1e-3)
+        assert "Not covered" not in first.guarantee(1e-3).sentence()
+
+    @pytest.mark.parametrize("way", ["state dict", "file", "copy", "part", "around", "old first"])
+    def test_the_account_travels_with_the_weights(self, way):
+        trained = network()
+        train(make_step(trained), 5)
+        fresh = network()
+        if way == "state dict":
+            fresh.load_state_dict(trained.state_dict())
+        elif way == "file":
+            file = io.BytesIO()
+            torch.save(trained.state_dict(), file)
+            file.seek(0)
+            fresh.load_state_dict(torch.load(file, weights_only=True))
+        elif way == "copy":
+            fresh = copy.deepcopy(trained)
+        elif way == "part":
+            fresh = nn.Sequential(trained[0], nn.Tanh(), nn.Linear(5, 3))
+        elif way == "around":
+            fresh = nn.Sequential(nn.Flatten(), *trained)
+        elif way == "old first":  # a step exists before the weights are loaded
+            make_step(fresh)
+            fresh.load_state_dict(trained.state_dict())
+        step = make_step(fresh)
+        assert step.position == 5
+        assert step.guarantee(1e-3).steps == 5
+
+    def test_the_keys_of_the_state_dict_stay_those_of_the_model(self):
+        model = network()
+        train(make_step(model), 1)
+        assert list(model.state_dict()) == list(network().state_dict())
+        assert not hasattr(network().state_dict(), "_metadata") or "dpvd" not in network().state_dict()._metadata[""]
+
+    def test_another_plan_on_the_same_model_is_added_up(self):
+        model = network()
+        train(make_step(model), 4)
+        other = replace(PLAN, batch_size=40, noise_multiplier=3.0)
+        step = make_step(model, other)
+        train(step, 2)
+        joint = step.guarantee(1e-3)
+        from dp_accounting import ComposedDpEvent
+
+        event = ComposedDpEvent([PLAN.event(4), other.event(2)])
+        assert joint.epsilon == epsilon(event, 1e-3, accountant="pld", relation="add-or-remove")
+        assert joint.steps == 6
+        assert "probability 0.125, 4 of them; then Poisson sampling with probability 0.5, 2 of them" in joint.sentence()
+
+    def test_plans_of_different_relations_have_no_joint_statement(self):
+        model = network()
+        train(make_step(model), 1)
+        step = make_step(model, replace(PLAN, relation="replace-one"))
+        with pytest.raises(DpvdError, match="different relations"):
+            step.guarantee(1e-3)
+
+    def test_seeded_noise_of_an_earlier_run_is_not_forgotten(self):
+        model = network()
+        train(make_step(model, replace(PLAN, noise="seeded", seed=1)), 1)
+        step = make_step(model)
+        train(step, 1)
+        assert "not private against whoever knows the seed" in step.guarantee(1e-3).sentence()
+
+    def test_ordinary_training_before_leaves_no_finite_epsilon(self):
+        model = network()
+        train(make_step(model, PLAN.calibrate(float("inf"), 1e-3)), 1)
+        step = make_step(model)
+        train(step, 1)
+        assert step.guarantee(1e-3).epsilon == float("inf")
+
+    def test_earlier_steps_on_other_data_are_left_out_by_name(self):
+        model = network()
+        train(make_step(model), 4)
+        step = make_step(model, earlier="other-data")
+        train(step, 2)
+        found = step.guarantee(1e-3)
+        assert found.epsilon == PLAN.epsilon(1e-3, steps=2)
+        assert "4 earlier private steps of this model, declared to be on other data" in found.sentence()
+
+    def test_fit_on_a_model_that_is_through_is_refused(self):
+        model = network()
+        fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3)
+        with pytest.raises(DpvdError, match="6 steps are used up"):
+            fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3)
+
+
+class TestForeignChanges:
+    """An ordinary optimizer step that was left in the loop moves the weights without noise."""
+
+    WORDS = "changes that other code made to the weights between the steps"
+
+    def leftover(self, step: PrivateStep) -> None:
+        cross_entropy(step.model, *data(5)).mean().backward()
+        step.optimizer.step()
+        step.optimizer.zero_grad()
+
+    def test_between_steps_and_after_the_last_they_are_stated(self, caplog):
+        step = make_step()
+        train(step, 2)
+        assert self.WORDS not in step.guarantee(1e-3).sentence()
+        self.leftover(step)
+        assert self.WORDS in step.guarantee(1e-3).sentence()
+        assert "changed between steps by other code" in caplog.text
+        train(step, 1)
+        assert self.WORDS in step.guarantee(1e-3).sentence()
+        assert self.WORDS in make_step(copy.deepcopy(step.model)).guarantee(1e-3).sentence()
+
+    def test_declared_post_processing_is_not(self):
+        step = make_step()
+        train(step, 1)
+        with torch.no_grad():
+            step.model[0].weight.clamp_(-1, 1)
+        step.accept_weights()
+        train(step, 1)
+        assert self.WORDS not in step.guarantee(1e-3).sentence()
+
+    def test_an_average_in_fit_is_none(self):
+        recipe = Recipe(learning_rate=0.1, average=0.5)
+        result = fit(network(), data(), PLAN, recipe, delta=1e-3, evaluate=lambda model: {"x": 1.0}, evaluations=3)
+        assert self.WORDS not in result.guarantee.sentence()
+
+
+class TestResuming:
+    def test_the_state_of_a_step_carries_count_plan_noise_and_ledger(self, tmp_path):
+        plan = replace(PLAN, noise="seeded", seed=5)
+        whole = make_step(plan=plan)
+        start = copy.deepcopy(whole.model.state_dict())
+        train(whole, 6)
+        broken = make_step(plan=plan)
+        broken.model.load_state_dict(start)
+        train(broken, 3)
+        saved = json.loads(json.dumps(broken.state_dict()))
+        fresh = network()
+        fresh.load_state_dict(dict(broken.model.state_dict()))  # a plain dict: the line is lost
+        resumed = make_step(fresh, plan)
+        assert resumed.position == 0
+        resumed.load_state_dict(saved)
+        assert (resumed.position, resumed.taken) == (3, 3)
+        train(resumed, 3)
+        for ours, theirs in zip(resumed.model.parameters(), whole.model.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+    def test_the_state_of_another_plan_is_refused(self):
+        step = make_step()
+        train(step, 2)
+        with pytest.raises(DpvdError, match="another plan"):
+            make_step(plan=replace(PLAN, steps=7)).load_state_dict(step.state_dict())
+
+    @pytest.mark.parametrize(("in_ledger", "in_state"), [(2, 4), (4, 2)])
+    def test_the_larger_count_wins(self, in_ledger, in_state, tmp_path):
+        path = tmp_path / "ledger.jsonl"
+        ledger = Ledger.create(path, PLAN.to_dict())
+        ledger.charge(in_ledger)
+        ledger.close()
+        before = make_step()
+        train(before, in_state)
+        step = make_step(ledger=Ledger.open(path, PLAN.to_dict()))
+        step.load_state_dict(before.state_dict())
+        assert step.charged == step.position == 4
+        assert Ledger.open(path).charged == 4
+
+    def test_a_ledger_that_lost_its_last_lines_catches_up_with_the_checkpoint(self, tmp_path):
+        plan = replace(PLAN, steps=12)
+
+        def stop(progress) -> None:
+            if progress.step == 8:
+                raise KeyboardInterrupt
+
+        recipe = Recipe(learning_rate=0.1)
+        with pytest.raises(KeyboardInterrupt):
+            fit(network(), data(), plan, recipe, delta=1e-3, folder=tmp_path, on_step=stop)
+        ledger = tmp_path / "ledger.jsonl"
+        ledger.write_bytes(b"".join(ledger.read_bytes().splitlines(keepends=True)[:3]))
+        assert Ledger.open(ledger).charged == 2
+        result = fit(network(), data(), plan, recipe, delta=1e-3, folder=tmp_path, resume=True)
+        assert result.guarantee.steps == 12
+        assert result.steps == 12
+        assert Ledger.open(ledger).charged == 12
+
+    def test_a_ledger_without_a_line_beside_a_checkpoint_is_no_new_run(self, tmp_path):
+        def stop(progress) -> None:
+            if progress.step == 3:
+                raise KeyboardInterrupt
+
+        recipe = Recipe(learning_rate=0.1)
+        with pytest.raises(KeyboardInterrupt):
+            fit(network(), data(), PLAN, recipe, delta=1e-3, folder=tmp_path, on_step=stop)
+        ledger = tmp_path / "ledger.jsonl"
+        ledger.write_bytes(ledger.read_bytes().splitlines(keepends=True)[0])
+        result = fit(network(), data(), PLAN, recipe, delta=1e-3, folder=tmp_path, resume=True)
+        assert result.steps == 6
+        assert result.guarantee.steps == 6
+
+
+RACE = """
+import sys
+from dpvd.privacy import Ledger
+from dpvd.errors import DpvdError
+ledger = Ledger.open(sys.argv[1])
+sys.stdin.readline()
+try:
+    ledger.charge(1)
+    print("charged", flush=True)
+    sys.stdin.readline()
+except DpvdError:
+    print("refused", flush=True)
+"""
+
+
+def test_of_two_processes_on_one_ledger_one_is_refused(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for round_ in range(5):
+        Ledger.create(path, {"steps": 1})
+        runs = [
+            subprocess.Popen(
+                [sys.executable, "-c", RACE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+            for _ in range(2)
+        ]
+        for run in runs:
+            run.stdin.write("\n")
+            run.stdin.flush()
+        words = sorted(run.stdout.readline().strip() for run in runs)
+        for run in runs:
+            run.communicate("\n")
+        assert words == ["charged", "refused"], round_
+        assert Ledger.open(path).charged == 1
+        path.unlink()
+
+
+def test_a_forked_child_cannot_charge_under_its_parents_lock(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.jsonl", {"steps": 1})
+    ledger.charge(1)
+
+    def child(queue) -> None:
+        try:
+            ledger.charge(1)
+            queue.put("charged")
+        except DpvdError as error:
+            queue.put(str(error))
+
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    process = context.Process(target=child, args=(queue,))
+    process.start()
+    assert "charged by another process" in queue.get(timeout=60)
+    process.join()
+    ledger.charge(1)
+    assert Ledger.open(tmp_path / "ledger.jsonl").charged == 2
+
+
+def test_a_process_group_of_two_ranks_is_refused(tmp_path):
+    program = textwrap.dedent("""
+        import sys, torch
+        from tests.training.test_provenance import make_step
+        from dpvd.errors import DpvdError
+        torch.distributed.init_process_group(
+            "gloo", init_method="file://" + sys.argv[1], rank=int(sys.argv[2]), world_size=2
+        )
+        try:
+            make_step()
+        except DpvdError as error:
+            print(error)
+        torch.distributed.destroy_process_group()
+    """)
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", program, str(tmp_path / "meet"), str(rank)],
+            stdout=subprocess.PIPE, text=True, cwd=os.getcwd(),
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        out, _ = rank.communicate(timeout=120)
+        assert "a process group of 2 ranks is not supported" in out
+
+
+class TestWords:
+    def test_what_nobody_declared_is_not_nothing(self):
+        sentence = PLAN.guarantee(1e-3).sentence()
+        assert "if it is carried out as planned" in sentence
+        assert "Tuned on the data" not in sentence
+        assert sentence.endswith(
+            "Not declared: what one example stands for; other public facts; where the initial weights come from; "
+            "what was tuned on the data."
+        )
+
+    def test_what_was_declared_is_printed(self):
+        plan = replace(PLAN, unit="child", tuned="learning rate", public=("the hospital",), initial_weights="random")
+        sentence = plan.guarantee(1e-3).sentence()
+        assert "removing one child;" in sentence
+        assert "childs" not in sentence
+        assert "Tuned on the data: learning rate (not in the account)." in sentence
+        assert "Public: the number of training examples (80); the hospital." in sentence
+        assert "Not declared" not in sentence
+        assert "Tuned on the data: nothing." in replace(plan, tuned=()).guarantee(1e-3).sentence()
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [{"tuned": 3}, {"tuned": ("",)}, {"tuned": (None,)}, {"unit": ""}, {"unit": None}, {"public": {"a": 1}},
+         {"initial_weights": 7}],
+    )  # fmt: skip
+    def test_words_are_words(self, wrong):
+        with pytest.raises(DpvdError, match=next(iter(wrong))):
+            replace(PLAN, **wrong)
+
+    def test_a_delta_that_allows_whole_examples_is_said_to(self):
+        assert "allows to be published" in PLAN.guarantee(1 / EXAMPLES).sentence()
+        assert "allows to be published" not in PLAN.guarantee(0.9 / EXAMPLES).sentence()
+
+    def test_a_statement_prints_as_its_sentence(self):
+        step = make_step()
+        train(step, 1)
+        found = step.guarantee(1e-3)
+        assert str(found) == found.sentence()
+        assert "Seen by the program: every batch drawn by the plan's sampler" in str(found)
+        assert dpvd.Guarantee.from_dict(json.loads(json.dumps(found.to_dict()))) == found
