@@ -89,7 +89,7 @@ def test_accountant_relation_sampling_and_scale_reach_the_record(tmp_path):
     assert record["plan"]["relation"] == "replace-one"
     assert record["plan"]["sampling"] == "fixed-size"
     assert record["model"]["network"]["scale"] == "learned"
-    for words in ("replacing one example", "fixed-size sampling of 200 of 1437", "Renyi"):
+    for words in ("replacing one image", "fixed-size sampling of 200 of 1437", "Renyi"):
         assert words in outcome.json["statement"]
 
 

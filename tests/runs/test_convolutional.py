@@ -40,7 +40,7 @@ def test_convolutions_learn_within_the_budget(run):
     _, record = run
     assert record.test["accuracy"] > 0.9
     assert 7.2 < record.epsilon <= 8
-    assert record.guarantee["tuned"] == []
+    assert record.guarantee["tuned"] is None
 
 
 def test_the_model_on_disk_reproduces_the_recorded_accuracy(run, images):

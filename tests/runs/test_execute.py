@@ -157,7 +157,7 @@ def test_a_run_on_data_of_ones_own(tmp_path, generator):
     options = RunOptions(delta=1e-5, epsilon=8.0, hidden=8, batch_size=300, epochs=30.0)
     record = execute(prepare_run(options, data), tmp_path)
     assert record.test["accuracy"] > 0.7
-    assert record.guarantee["tuned"] == []
+    assert record.guarantee["tuned"] is None
 
 
 def test_resuming_on_other_data_is_refused(tmp_path):

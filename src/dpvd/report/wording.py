@@ -142,21 +142,21 @@ def promises(record: Record) -> list[tuple[str, str]]:
 def uncovered(record: Record) -> list[tuple[str, str]]:
     """What the guarantee does not cover, as (heading, explanation) pairs: said on every private page."""
     guarantee = record.get("guarantee") or {}
-    tuned, public = guarantee.get("tuned") or (), guarantee.get("public") or ()
-    choices = (
-        f"Tuned on the data, and not counted: {plain(list(tuned))}."
-        if tuned
-        else "The record names nothing that was tuned on the training data. Settings tried out on it before "
-        "this run, by hand or by search, are not counted: each try spends privacy of its own."
-    )
+    public = guarantee.get("public") or ()
     facts = f"Treated as public, and not protected: {plain(list(public))}. " if public else ""
+    open_points = [
+        (heading, f"{plain(list(guarantee[name]))}.".capitalize())
+        for heading, name in (("What the program did not see", "not_covered"), ("Not declared", "undeclared"))
+        if guarantee.get(name)
+    ]
     return [
         (
             "The test data",
             "Accuracy, calibration and the confusion matrix on this page are computed from the test "
             "examples, which no noise protects. If the test data is sensitive, do not pass them on.",
         ),
-        ("Choices made by looking at the data", choices),
+        ("Choices made by looking at the data", _tuning_words(guarantee)),
+        *open_points,
         (
             "Public facts",
             f"{facts}The kind of model, the settings on this page and the size of the data are not secret.",
@@ -172,6 +172,18 @@ def uncovered(record: Record) -> list[tuple[str, str]]:
             "add up. The data itself, its copies and its logs need their own protection.",
         ),
     ]
+
+
+def _tuning_words(guarantee: Record) -> str:
+    tuned = guarantee.get("tuned")
+    if tuned:
+        return f"Tuned on the data, and not counted: {plain(list(tuned))}."
+    start = "Nobody declared" if tuned is None else "The record names nothing"
+    end = "what was" if tuned is None else "that was"
+    return (
+        f"{start} {end} tuned on the training data. Settings tried out on it before this run, by hand or by search, "
+        "are not counted: each try spends privacy of its own."
+    )
 
 
 def _unit_words(unit: str) -> str:

@@ -141,7 +141,7 @@ def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPl
     private = options.method is not Method.NONE
     batch_size = default_batch_size(examples, private=private) if options.batch_size is None else options.batch_size
     clipping = default_clipping()
-    tuned = ("the constants of the default recipe",) if dataset.name in RULE_CHOSEN_ON else ()
+    built_in = dataset.name in RULE_CHOSEN_ON
     plan = PrivacyPlan(
         examples=examples,
         batch_size=batch_size,
@@ -155,7 +155,10 @@ def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPl
         relation=options.relation,
         noise=NoiseKind.SEEDED if options.seeded_noise else NoiseKind.SYSTEM,
         seed=options.seed if options.seeded_noise else None,
-        tuned=tuned,
+        unit="image" if dataset.pixels else "example",
+        tuned=("the constants of the default recipe",) if built_in else None,
+        public=("the classes", "the size of the images") if built_in else None,
+        initial_weights="random",
     )
     if options.method is Method.NONE:
         return plan.calibrate(math.inf, options.delta)

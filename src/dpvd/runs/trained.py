@@ -7,10 +7,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
+from dpvd.plan import PrivacyPlan
 from dpvd.runs.measure import predict_dist
 from dpvd.runs.network import NetworkSpec
 from dpvd.runs.record import RunRecord
 from dpvd.runs.train import MODEL
+from dpvd.training import remember
 
 __all__ = ["TrainedRun"]
 
@@ -42,4 +44,6 @@ class TrainedRun:
             raise DpvdError(f"the model {path} cannot be read: {error}") from error
         except RuntimeError as error:  # other names or shapes of parameters
             raise DpvdError(f"the model {path} does not fit the network in the record beside it") from error
+        # Whoever trains it further goes on counting.
+        remember(model, PrivacyPlan.from_dict(self.record.plan), self.record.guarantee["steps"])
         return model.eval()
