@@ -27,6 +27,7 @@ SIZES = [0, 1, 2, 3, 15, 16, 17, 1023, 1024, 1025, 1026, 2047, 2049, 70_001]
 GUARD = 32
 KEY = bytes(range(32))
 UNIT = 2.0**-20
+FURTHEST = np.sqrt(148 * np.log(2))
 PI = np.longdouble("3.14159265358979323846264338327950288")
 
 compiled = pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
@@ -48,13 +49,14 @@ def random_bytes(count: int) -> np.ndarray:
 
 
 def reference(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """The definition in extended precision; of u and of the angle to the next quarter turn 53 bits are kept."""
-    uniform = ((words % np.uint64(2**63)).astype(np.float64) + 0.5).astype(np.longdouble) / np.longdouble(2) ** 63
-    radius = np.sqrt(-2 * np.log(uniform))
+    """The definition in extended precision; of u 53 bits are kept."""
+    fraction = ((angles % np.uint64(1024)).astype(np.float64) + 0.5) / 1024
+    uniform = (words % np.uint64(2**63)).astype(np.float64) + fraction
+    radius = np.sqrt(-2 * np.log(uniform.astype(np.longdouble) / np.longdouble(2) ** 63))
     shifted = angles + np.uint64(2**61)
     quarter = (shifted >> np.uint64(62)).astype(int)
-    rest = (shifted % np.uint64(2**62)).astype(np.int64) - 2**61
-    x = (2 * rest + 1).astype(np.float64).astype(np.longdouble) * PI / np.longdouble(2) ** 64
+    rest = (shifted % np.uint64(2**62) >> np.uint64(10)).astype(np.longdouble)
+    x = (rest - 2**51 + np.longdouble(0.5)) * PI / np.longdouble(2) ** 53
     cosine = np.choose(quarter, [np.cos(x), -np.sin(x), -np.cos(x), np.sin(x)])
     sine = np.choose(quarter, [np.sin(x), np.cos(x), -np.sin(x), -np.cos(x)])
     return np.concatenate([radius * cosine, radius * sine])
@@ -95,19 +97,28 @@ class TestDraws:
         draws = drawn(raw_from(words, angles), 2 * len(words))
         assert np.isfinite(draws).all()
         assert (draws != 0).all()
-        assert np.abs(draws).max() <= np.sqrt(128 * np.log(2)) * (1 + 1e-15)
-        assert np.abs(draws).max() == pytest.approx(np.sqrt(128 * np.log(2)), rel=1e-6)
+        assert np.abs(draws).max() <= FURTHEST * (1 + 1e-15)
 
     def test_the_distribution_is_exactly_symmetric(self, implementation: str) -> None:
         words, angles = extreme_bits()
         opposite = drawn(raw_from(words, angles + np.uint64(2**63)), 2 * len(words))
         np.testing.assert_array_equal(opposite, -drawn(raw_from(words, angles), 2 * len(words)))
 
-    def test_every_bit_of_the_angle_matters(self, implementation: str) -> None:
+    def test_the_furthest_draw(self, implementation: str) -> None:
+        draw = drawn(raw_from(np.zeros(1, np.uint64), np.zeros(1, np.uint64)), 1)
+        assert draw[0] == pytest.approx(FURTHEST, rel=1e-15)
+
+    def test_54_bits_of_the_angle_matter(self, implementation: str) -> None:
         """With 32 bits the ratio of a pair would give the angle away, and with it every other draw of the pair."""
-        angles = np.uint64(2**62 + 12345) + np.arange(500, dtype=np.uint64) * np.uint64(2**11)
+        angles = np.uint64(2**62 + 12345) + np.arange(500, dtype=np.uint64) * np.uint64(2**10)
         cosines = drawn(raw_from(np.full(500, 2**40, np.uint64), angles), 1000)[:500]
         assert len(np.unique(cosines)) == 500
+
+    def test_ten_bits_of_the_angle_word_refine_the_tails(self, implementation: str) -> None:
+        """Radii at the far end, which would be a few values otherwise."""
+        angles = np.uint64(2**60) + np.arange(500, dtype=np.uint64) * np.uint64(2)
+        cosines = drawn(raw_from(np.zeros(500, np.uint64), angles), 1000)[:500]
+        assert (np.diff(cosines) < 0).all()
 
     def test_low_bits_are_populated(self, implementation: str) -> None:
         mantissas = drawn(random_bytes(100_000), 100_000).view(np.uint64)

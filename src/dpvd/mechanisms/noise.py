@@ -100,10 +100,10 @@ def standard_normal(count: int, bits: BitSource) -> Tensor:
         r = √(-2 ln u),   (r cos φ, r sin φ),   u uniform on (0, 1), φ uniform on (-π, π).
 
     Guarantees:
-        u has 63 bits and is finest near 0, where the tails are made. So the tails are right up to
-        |x| = √(128 ln 2) ≈ 9.4, beyond which no value is drawn; a true normal does that with probability 5e-21 per
-        draw. The angle has 64 bits; the distribution is symmetric, and no draw is 0. The relative error of a draw is
-        at most 5 · 2⁻⁵³.
+        u has 73 bits and is finest near 0, where the tails are made. So the tails go on to
+        |x| = √(148 ln 2) ≈ 10.1, beyond which no value is drawn; a true normal does that with
+        probability 4e-24 per draw. The angle has 54 bits; the distribution is symmetric, and no draw is 0.
+        The relative error of a draw is at most 5 · 2⁻⁵³.
 
     Edge cases:
         0 draws give an empty tensor; of an odd number's last pair one half is thrown away. The stream of bits

@@ -86,9 +86,13 @@ def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
 def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
     """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` in double precision.
 
-    Each block of 512 pairs (the last has what is left) is two planes of little-endian 64-bit words, w and a. With
-    u = (w mod 2^63 + ½) / 2^63 and φ = 2π (a + ½) / 2^64 a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come
-    first, then its sines. u and the angle to the nearest quarter turn are rounded to 53 bits.
+    Each block of 512 pairs (the last has what is left) is two planes of little-endian 64-bit words. Of
+    the first word of a pair w is the low 63 bits; of the second v is the low 10 bits and t the other 54. With
+
+        u = (w + (v + ½) / 2^10) / 2^63,   φ = 2π (t + ½) / 2^54
+
+    a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come first, then its sines. u is rounded to 53
+    bits: its 73 are needed near 0, where the tails are made.
 
     Edge cases:
         Of an odd number's last pair the sine is thrown away.
@@ -124,14 +128,15 @@ def _fill_blocks(out: _Floats, words: _Words, pairs: int, planes: int, make: _Tr
 
 def _double(words: _Words) -> _Floats:
     # torch has vector code for these functions, and is several times as fast here as NumPy
-    uniform = (words[:, 0] & np.uint64(2**63 - 1)).astype(np.float64) + 0.5  # times 2^63
+    fraction = ((words[:, 1] & np.uint64(1023)).astype(np.float64) + 0.5) / 1024
+    uniform = (words[:, 0] & np.uint64(2**63 - 1)).astype(np.float64) + fraction  # times 2^63
     energy = torch.from_numpy(uniform).mul_(2.0**-63).log_().neg_().clamp_(min=_LEAST_ENERGY)
     radius = energy.mul_(2).sqrt_().numpy()
     # φ = quarter · π/2 + x, with x between -π/4 and π/4; the top bits give the quarter exactly
     shifted = words[:, 1] + np.uint64(1 << 61)
     quarter = shifted >> np.uint64(62)
-    rest = (shifted & np.uint64((1 << 62) - 1)).view(np.int64) - np.int64(1 << 61)
-    x = torch.from_numpy((2 * rest + 1).astype(np.float64)).mul_(math.pi * 2.0**-64)
+    rest = (shifted & np.uint64((1 << 62) - 1)) >> np.uint64(10)
+    x = torch.from_numpy(rest.astype(np.float64) - (2.0**51 - 0.5)).mul_(math.pi * 2.0**-53)
     return _turned(radius, x.cos().numpy(), x.sin().numpy(), quarter)
 
 

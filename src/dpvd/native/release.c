@@ -35,19 +35,20 @@ INLINE double multiply_add(double a, double b, double c, int fused) {
     return fused ? fma(a, b, c) : a * b + c;
 }
 
-/* A 64-bit word as a signed number, rounded once. Only AVX-512 converts these in vectors, so each half is put behind the
-   leading bits of a power of two: 2^84 + high * 2^32 and 2^52 + low; the sign is a high half shifted by 2^31. */
-INLINE double from_signed(uint64_t word) {
-    double high = double_from(((word >> 32) ^ 0x80000000u) | 0x4530000000000000u);
+/* The low 63 bits of a word as a number, rounded once. Only AVX-512 converts these in vectors, so each half is put behind
+   the leading bits of a power of two: 2^84 + high * 2^32 and 2^52 + low. */
+INLINE double from_word(uint64_t word) {
+    double high = double_from(((word >> 32) & 0x7FFFFFFFu) | 0x4530000000000000u);
     double low = double_from((word & 0xFFFFFFFFu) | 0x4330000000000000u);
-    return (high - (0x1p84 + 0x1p63 + 0x1p52)) + low;
+    return (high - (0x1p84 + 0x1p52)) + low;
 }
 
-/* sqrt(-2 ln u) for u = (w + 1/2) / 2^63, w the low 63 bits of the word.
+/* sqrt(-2 ln u) for u = (w + (v + 1/2) / 2^10) / 2^63, w the low 63 bits of the one word and v the low 10 of the other.
    u = m * 2^-halvings with m between sqrt(1/2) and sqrt(2), and ln m = 2 atanh(s) for s = (m - 1) / (m + 1). */
-INLINE double radius_of(uint64_t word, int fused) {
+INLINE double radius_of(uint64_t word, uint64_t angle, int fused) {
     const uint64_t one = 0x3FF0000000000000u, sqrt_half = 0x3FE6A09E667F3BCDu;
-    uint64_t bits = bits_from(from_signed(word & 0x7FFFFFFFFFFFFFFFu) + 0.5);
+    double fraction = double_from(one | (angle & 0x3FFu) << 42) - (1.0 - 0x1p-11); /* 1 + v / 2^10 is exact */
+    uint64_t bits = bits_from(from_word(word) + fraction);
     uint64_t exponent = (bits + (one - sqrt_half)) >> 52;
     double t = double_from(bits - (exponent << 52) + one) - 1.0;
     double halvings = (0x1p52 + 1023 + 63) - double_from(exponent | 0x4330000000000000u);
@@ -66,12 +67,14 @@ INLINE double radius_of(uint64_t word, int fused) {
     return sqrt(energy + energy);
 }
 
-/* (cos a, sin a) for a = (word + 1/2) * 2 pi / 2^64: quarter turns exactly, from the top bits, polynomials between. */
+/* (cos a, sin a) for a = (t + 1/2) * 2 pi / 2^54, t the top 54 bits of the word: quarter turns exactly, from the first
+   two, polynomials between. */
 INLINE void turn_of(uint64_t word, double *cosine, double *sine, int fused) {
     uint64_t shifted = word + 0x2000000000000000u;
     uint64_t quarter = shifted >> 62;
-    uint64_t rest = (shifted & 0x3FFFFFFFFFFFFFFFu) - 0x2000000000000000u; /* signed, below an eighth of a turn */
-    double x = from_signed(2 * rest + 1) * 1.7030607900432772e-19; /* pi / 2^64 */
+    uint64_t rest = (shifted & 0x3FFFFFFFFFFFFFFFu) >> 10; /* 2^51 in the middle of a quarter */
+    double steps = (double_from(rest | 0x4330000000000000u) - (0x1p52 + 0x1p51)) + 0.5; /* exact */
+    double x = steps * 3.487868498008632e-16; /* pi / 2^53 */
     double z = x * x;
     double s = 1.5918129294866608e-10;
     s = multiply_add(s, z, -2.5051131845003624e-08, fused);
@@ -100,7 +103,7 @@ INLINE void turn_of(uint64_t word, double *cosine, double *sine, int fused) {
 INLINE void normals_of(const uint64_t *words, size_t pairs, double *normals, int fused) {
     for (size_t i = 0; i < pairs; i++) {
         double cosine, sine;
-        double radius = radius_of(words[i], fused);
+        double radius = radius_of(words[i], words[pairs + i], fused);
         turn_of(words[pairs + i], &cosine, &sine, fused);
         normals[i] = radius * cosine;
         normals[pairs + i] = radius * sine;

@@ -32,7 +32,7 @@ EXACT_BLOCK_BYTES = pure.EXACT_PAIRS * pure.EXACT_BYTES_PER_PAIR
 """Bytes that one block takes."""
 
 MOST_UNITS_PER_STD = 2.0**47
-"""With draws up to 9.42 and sums cut at 2^51 units, whatever is added up stays a whole number below 2^53."""
+"""With draws up to 10.13 and sums cut at 2^51 units, whatever is added up stays a whole number below 2^53."""
 
 _MOST_UNITS = 2.0**51  # of a sum, as in release.c
 _BLOCKS_AT_ONCE = 32  # temporaries of NumPy fit the second-level cache
