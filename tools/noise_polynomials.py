@@ -1,14 +1,15 @@
 """Derive the polynomials of the noise transforms: python tools/noise_polynomials.py prints them.
 
-Those for float32 (layers' noise: normals.c, pure.py) are the best approximations in the largest error, by Lawson's
-algorithm: least squares whose weights are multiplied by the errors they leave, until all errors are equally large.
-Those for float64 (privacy noise: release.c) go through the function at Chebyshev's points, in 200-bit arithmetic: next
-to the best, and good enough with the coefficients that the best ones would need. tests/native hold the errors of the
-results.
+Those for float32 (layers' noise: normals.c, pure.py) are the best approximations in the largest
+error, by Lawson's algorithm: least squares whose weights are multiplied by the errors they leave,
+until all errors are equally large. Those for float64 (privacy noise: release.c) go through the
+function at Chebyshev's points, in 200-bit arithmetic: next to the best, and good enough with the
+coefficients that the best ones would need. tests/native hold the errors of the results.
 
 References:
     Lawson (1961), "Contributions to the theory of linear least maximum approximation", chapter 3.
-    Trefethen (2013), "Approximation theory and approximation practice", chapter 16: interpolation is near-best.
+    Trefethen (2013), "Approximation theory and approximation practice", chapter 16: interpolation
+        is near-best.
 """
 
 from collections.abc import Callable

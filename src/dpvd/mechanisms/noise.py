@@ -24,11 +24,12 @@ from dpvd.native import (
 
 __all__ = ["GridNoise", "noise_on_grid", "release_sums", "standard_normal"]
 
-_FINENESS = 2.0**-10  # of the noise and the sensitivity: what all roundings to the grid together may come to
+_FINENESS = 2.0**-10  # all roundings to the grid together, as a part of sensitivity and noise
 _SMALL = 1 << 14  # entries; below, a draw of its own costs more than a copy
 
 # By the dtypes that noise goes into, the least and the largest standard deviation that they hold.
-_LIMITS = {kind: (torch.finfo(kind).tiny, torch.finfo(kind).max / 16) for kind in (torch.float32, torch.float64)}
+_KINDS = (torch.float32, torch.float64)
+_LIMITS = {kind: (torch.finfo(kind).tiny, torch.finfo(kind).max / 16) for kind in _KINDS}
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class GridNoise:
 
 
 def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
-    """Return the noise that protects a sum like ``std`` does in theory, and that rounding cannot undo.
+    """Return noise that protects a sum as ``std`` does in theory, and that rounding cannot undo.
 
     In real numbers the Gaussian mechanism is s + N(0, (zΔ)²), s the sum, Δ its L2 sensitivity,
     z = ``std`` / Δ. In floating point the last bits of the result can tell what s was. So sum and
@@ -53,13 +54,15 @@ def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
 
         released = round_γ(s) + round_γ(n),   n from N(0, z² (Δ + γ√d)²),   d the number of entries.
 
-    Rounding moves an entry of s by at most γ/2, so neighbouring sums that lie Δ apart are Δ + γ√d apart afterwards, at
-    most. round_γ(s) lies on the grid, so it can be moved inside the other rounding:
+    Rounding moves an entry of s by at most γ/2, so neighbouring sums that lie Δ apart are Δ + γ√d
+    apart afterwards, at most. round_γ(s) lies on the grid, so it can be moved inside the other
+    rounding:
 
         released = round_γ(round_γ(s) + n),
 
-    a function of an ideal Gaussian mechanism with sensitivity Δ + γ√d and multiplier z, the one that is accounted for.
-    What happens to it afterwards, rounding to float32 among it, is post-processing.
+    a function of an ideal Gaussian mechanism with sensitivity Δ + γ√d and multiplier z, the one
+    that is accounted for. What happens to it afterwards, rounding to float32 among it, is
+    post-processing.
 
     γ is the largest power of two with γ√d ≤ 2⁻¹⁰ min(Δ, std): 0.1 % more noise at most.
 
@@ -69,7 +72,8 @@ def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
         entries: d, of all the sums that one example has a part in.
 
     Raises:
-        DpvdError: if a number is not positive and finite, or Δ and the noise are too far apart for one grid.
+        DpvdError: if a number is not positive and finite, or Δ and the noise are too far apart for
+            one grid.
 
     >>> noise = noise_on_grid(sensitivity=1.0, std=2.0, entries=10_000)
     >>> noise.unit == 2**-17, round(noise.std, 4)
@@ -85,8 +89,8 @@ def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
     too_small = unit < 2.0**-1000  # not far below, 1 / γ would be infinite
     if too_small or not enlarged <= MOST_UNITS_PER_STD * unit:
         raise DpvdError(
-            f"noise of {std!r} on a sum with sensitivity {sensitivity!r} has no grid in double precision: "
-            "choose a noise multiplier, and a clip norm, nearer to 1"
+            f"noise of {std!r} on a sum with sensitivity {sensitivity!r} has no grid in double "
+            "precision: choose a noise multiplier, and a clip norm, nearer to 1"
         )
     return GridNoise(enlarged, unit)
 
@@ -94,20 +98,21 @@ def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
 def standard_normal(count: int, bits: BitSource) -> Tensor:
     """Return ``count`` independent draws from N(0, 1) in a new float64 tensor on the CPU.
 
-    They are the draws that privacy noise is made of. Box and Muller's transform turns two independent uniforms into two
-    independent normals:
+    They are the draws that privacy noise is made of. Box and Muller's transform turns two
+    independent uniforms into two independent normals:
 
         r = √(-2 ln u),   (r cos φ, r sin φ),   u uniform on (0, 1), φ uniform on (-π, π).
 
     Guarantees:
-        u has 73 bits and is finest near 0, where the tails are made. So the tails go on to
-        |x| = √(148 ln 2) ≈ 10.1, beyond which no value is drawn; a true normal does that with
-        probability 4e-24 per draw. The angle has 54 bits; the distribution is symmetric, and no draw is 0.
-        The relative error of a draw is at most 5 · 2⁻⁵³.
+        u has 73 bits and is finest near 0, where the tails are made. So the tails go on to |x| =
+        √(148 ln 2) ≈ 10.1, beyond which no value is drawn; a true normal does that with probability
+        4e-24 per draw. The angle has 54 bits; the distribution is symmetric, and no draw is 0. The
+        relative error of a draw is at most 5 · 2⁻⁵³.
 
     Edge cases:
-        0 draws give an empty tensor; of an odd number's last pair one half is thrown away. The stream of bits
-        is consumed in a fixed order, so a seeded source gives the same draws for the same sequence of calls.
+        0 draws give an empty tensor; of an odd number's last pair one half is thrown away. The
+        stream of bits is consumed in a fixed order, so a seeded source gives the same draws for the
+        same sequence of calls.
 
     Args:
         count: number of draws.
@@ -129,7 +134,7 @@ def standard_normal(count: int, bits: BitSource) -> Tensor:
 
 @dataclass(frozen=True)
 class _Piece:
-    """Entries that take their noise in one draw: of one type, at one scale, all with parameters or none."""
+    """Entries with one draw of noise: of one type, at one scale, all with parameters or none."""
 
     scale: float
     sums: list[Tensor]
@@ -149,33 +154,37 @@ def release_sums(
     scales: Mapping[str, float],
     parameters: Mapping[str, Tensor],
 ) -> None:
-    """Add Gaussian noise to sums, and pass the result on. After it no sum is in memory without its noise.
+    """Add Gaussian noise to sums and pass the result on; no sum is left without its noise.
 
-    This is the Gaussian mechanism, and the only place in the package where privacy noise is added. For each name
+    This is the Gaussian mechanism, and the only place in the package where privacy noise is added.
+    For each name
 
         noisy = round_γ(sum) + round_γ(N(0, std²))            see `noise_on_grid`
-        parameter ← parameter + scale · noisy,   sum ← 0      where there is a parameter of this name
+        parameter ← parameter + scale · noisy,   sum ← 0      where there is a parameter
         sum ← scale · noisy                                   where there is none
 
     Guarantees:
-        Every argument is checked and all random bits are secured before the first tensor is touched.
-        noisy is exact in double precision; what is made of it is rounded once, to the type of the tensor.
-        Large sums take their noise in order; those of less than 16,384 entries come last, all of one scale in one draw.
+        Every argument is checked and all random bits are secured before the first tensor is
+        touched. noisy is exact in double precision; what is made of it is rounded once, to the type
+        of the tensor. Large sums take their noise in order; those of less than 16,384 entries come
+        last, all of one scale in one draw.
 
     Edge cases:
-        No sums, empty and non-contiguous tensors and every device are legal: what does not lie in one piece on the CPU
-        is copied there and back. Large contiguous tensors on the CPU are passed over once, without memory for noise.
+        No sums, empty and non-contiguous tensors and every device are legal: what does not lie in
+        one piece on the CPU is copied there and back. Large contiguous tensors on the CPU are
+        passed over once, without memory for noise.
 
     Args:
         sums: what to protect, by name; float32 or float64, any shape.
         noise: standard deviation and grid, for the entries of all the sums together.
         bits: where the randomness comes from.
         scales: by name, what the noisy sums are multiplied by.
-        parameters: by name, for some of the sums, where they go; of the same shape, type and device.
+        parameters: by name, for some of the sums, where they go; of the same shape, type and
+            device.
 
     Raises:
-        DpvdError: if the noise is not representable in a tensor's dtype, or a dtype is another one (half precision
-            cannot hold a sum and its noise).
+        DpvdError: if the noise is not representable in a tensor's dtype, or a dtype is another one
+            (half precision cannot hold a sum and its noise).
 
     References:
         Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Appendix A.
@@ -218,7 +227,7 @@ _Bytes = npt.NDArray[np.uint8]
 
 
 def _secure(size: int, bits: BitSource) -> list[Window] | _Bytes:
-    """Random bytes that nobody else gets: windows of a key stream if the source has one, otherwise the bytes."""
+    """Random bytes that nobody else gets: as windows of a key stream if the source has one."""
     if isinstance(bits, KeyedBits):
         return bits.windows(size, EXACT_BLOCK_BYTES)
     raw = np.empty(size, dtype=np.uint8)
@@ -248,7 +257,7 @@ def _release(
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
-    """All entries, one after the other, on the CPU: the tensor's own memory if there is one that lies so."""
+    """All entries, one after the other, on the CPU; the memory of a single tensor that lies so."""
     (first, *others) = (tensor.detach() for tensor in tensors)
     if not others and first.device.type == "cpu" and first.is_contiguous():
         return first.view(-1)
@@ -258,7 +267,8 @@ def _flat(tensors: list[Tensor]) -> Tensor:
 def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:
     """Write into the tensors what `_flat` took out of them."""
     if flat.data_ptr() == tensors[0].data_ptr():
-        torch.autograd.graph.increment_version(tensors[0])  # autograd cannot see a write through NumPy
+        # autograd cannot see a write through NumPy
+        torch.autograd.graph.increment_version(tensors[0])
         return
     parts = torch.split(flat, [tensor.numel() for tensor in tensors])
     for tensor, part in zip(tensors, parts, strict=True):
@@ -273,6 +283,6 @@ def _check(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
         least, most = limits
         if not least <= noise.std <= most:
             raise DpvdError(
-                f"noise of {noise.std!r} is not between {least:.3g} and {most:.3g}, so {total.dtype} of "
-                f"{name} cannot hold it: rescale the data or use float64"
+                f"noise of {noise.std!r} is not between {least:.3g} and {most:.3g}, so "
+                f"{total.dtype} of {name} cannot hold it: rescale the data or use float64"
             )

@@ -49,9 +49,10 @@ size_t bytes_for(size_t count);
 void draw_from_stream(const round_keys *keys, uint64_t start, float *out, size_t count, float std, int threads);
 void draw_from_bytes(const unsigned char *raw, float *out, size_t count, float std);
 
-/* Noise for sums that must be protected: 64 bits for the radius and 64 for the angle of each pair. Half as many pairs to
-   a block as above: words, draws, sums and parameters of one fit the first-level cache together. */
-enum { EXACT_PAIRS = 512, EXACT_BYTES_PER_PAIR = 16, EXACT_BLOCK_BYTES = EXACT_PAIRS * EXACT_BYTES_PER_PAIR };
+/* Noise for sums that must be protected: two 64-bit words for each pair. Half as many pairs to a
+   block as above: its words, draws, sums and parameters fit the first-level cache together. */
+enum { EXACT_PAIRS = 512, EXACT_BYTES_PER_PAIR = 16 };
+enum { EXACT_BLOCK_BYTES = EXACT_PAIRS * EXACT_BYTES_PER_PAIR };
 
 /* What noise is added to. */
 typedef struct {
@@ -68,15 +69,16 @@ typedef struct {
     double factor;        /* what a unit becomes in the result */
 } grid;
 
-/* Choose the code for this processor, once, before the first call of a function below, and return its name. */
+/* Choose the code for this processor, once, before the first release, and return its name. */
 const char *choose_release(void);
 /* Bytes of key stream, or of other random bits, that `count` entries take. */
 size_t exact_bytes_for(size_t count);
 /* Fill out[0..count) with N(0, 1). */
 void exact_normals(const unsigned char *raw, double *out, size_t count);
-/* parameters += factor * noisy and sums = 0, or sums = factor * noisy, with noisy as in release.c. */
+/* parameters += factor * noisy and sums = 0, or sums = factor * noisy; noisy as in release.c. */
 void release_from_bytes(const unsigned char *raw, const entries *entries, const grid *grid);
-void release_from_stream(const round_keys *keys, uint64_t start, const entries *entries, const grid *grid, int threads);
+void release_from_stream(const round_keys *keys, uint64_t start, const entries *entries,
+                         const grid *grid, int threads);
 
 /* Choose the code for this processor, once, before the first call of add_dawson. */
 void choose_dawson(void);

@@ -100,7 +100,8 @@ static int as_entries(const Py_buffer *sums, const Py_buffer *parameters, int si
     if (!are_whole_values(sums, size)) return 0;
     if (parameters->buf != NULL && (!are_whole_values(parameters, size) || parameters->len != sums->len)) {
         if (!PyErr_Occurred())
-            PyErr_Format(PyExc_ValueError, "%zd bytes of parameters do not fit %zd of sums", parameters->len, sums->len);
+            PyErr_Format(PyExc_ValueError, "%zd bytes of parameters do not fit %zd of sums",
+                         parameters->len, sums->len);
         return 0;
     }
     found->sums = sums->buf;
@@ -112,7 +113,8 @@ static int as_entries(const Py_buffer *sums, const Py_buffer *parameters, int si
 
 static int is_as_long(const Py_buffer *raw, size_t count) {
     if ((size_t)raw->len == exact_bytes_for(count)) return 1;
-    PyErr_Format(PyExc_ValueError, "%zu draws take %zu bytes, got %zd", count, exact_bytes_for(count), raw->len);
+    PyErr_Format(PyExc_ValueError, "%zu draws take %zu bytes, got %zd", count,
+                 exact_bytes_for(count), raw->len);
     return 0;
 }
 

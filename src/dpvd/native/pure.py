@@ -1,8 +1,9 @@
 """What the compiled kernels compute, in NumPy and by OpenSSL: the definition, and what is used without them.
 
 In float32 only operations that IEEE 754 rounds in one way are used, in a fixed order, so `normals.c` gives the same
-values bit for bit, on every processor. The polynomials are derived by ``tools/noise_polynomials.py``. In float64, for
-noise that protects data, functions of the machine's own are used, and `release.c` has others: last bits differ.
+values bit for bit, on every processor. The polynomials are derived by ``tools/noise_polynomials.py``.
+In float64, for noise that protects data, the machine's own functions are used, and `release.c` has
+others: last bits differ.
 """
 
 import math
@@ -86,13 +87,14 @@ def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
 def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
     """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` in double precision.
 
-    Each block of 512 pairs (the last has what is left) is two planes of little-endian 64-bit words. Of
-    the first word of a pair w is the low 63 bits; of the second v is the low 10 bits and t the other 54. With
+    Each block of 512 pairs (the last has what is left) is two planes of little-endian 64-bit words.
+    Of the first word of a pair w is the low 63 bits; of the second v is the low 10 bits and t the
+    other 54. With
 
         u = (w + (v + ½) / 2^10) / 2^63,   φ = 2π (t + ½) / 2^54
 
-    a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come first, then its sines. u is rounded to 53
-    bits: its 73 are needed near 0, where the tails are made.
+    a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come first, then its sines. u is rounded
+    to 53 bits: its 73 are needed near 0, where the tails are made.
 
     Edge cases:
         Of an odd number's last pair the sine is thrown away.
@@ -153,7 +155,7 @@ def _single(words: _Words) -> _Floats:
 
 
 def _turned(radius: _Floats, cosine: _Floats, sine: _Floats, quarter: _Words) -> _Floats:
-    """[blocks, 2, pairs]: cosines and sines after so many quarter turns, times the radii [blocks, pairs]."""
+    """[blocks, 2, pairs]: cosines and sines after quarter turns, times radii [blocks, pairs]."""
     swapped = quarter % 2 == 1
     left = (quarter == 1) | (quarter == 2)
     below = quarter >= 2

@@ -1,12 +1,14 @@
-/* Clipped sums and Gaussian noise, added on a grid: sums in, noisy sums or noisy parameters out, in one pass.
+/* Clipped sums and Gaussian noise, added on a grid: sums in, noisy sums or noisy parameters out, in
+   one pass.
 
    Per entry, with g the unit of the grid (a power of two) and n a normal draw in double precision,
 
        noisy = g * (round(sum / g) + round(std * n / g))
 
-   All of it is exact but for the draw: whole numbers below 2^53. mechanisms/noise.py says why nothing of the sum can be
-   read off the last bits then. pure.py has the definition of the draws in NumPy, tools/noise_polynomials.py derives the
-   coefficients. Loops are plain, and without branches, so that compilers turn them into vector code. */
+   All of it is exact but for the draw: whole numbers below 2^53. mechanisms/noise.py says why
+   nothing of the sum can be read off the last bits then. pure.py has the definition of the draws in
+   NumPy, tools/noise_polynomials.py derives the coefficients. Loops are plain, and without
+   branches, so that compilers turn them into vector code. */
 
 #include <math.h>
 #include <string.h>
@@ -15,7 +17,8 @@
 
 enum { BLOCK_WORDS = 2 * EXACT_PAIRS }; /* one for the radius and one for the angle of each pair */
 
-static const double whole_numbers = 0x1.8p52; /* x + this - this rounds x to a whole number, for |x| up to 2^51 */
+/* x + this - this rounds x to a whole number, for |x| up to 2^51 */
+static const double whole_numbers = 0x1.8p52;
 static const double most_units = 0x1p51;
 
 INLINE double double_from(uint64_t bits) {
@@ -35,19 +38,21 @@ INLINE double multiply_add(double a, double b, double c, int fused) {
     return fused ? fma(a, b, c) : a * b + c;
 }
 
-/* The low 63 bits of a word as a number, rounded once. Only AVX-512 converts these in vectors, so each half is put behind
-   the leading bits of a power of two: 2^84 + high * 2^32 and 2^52 + low. */
+/* The low 63 bits of a word as a number, rounded once. Only AVX-512 converts these in vectors, so
+   each half is put behind the leading bits of a power of two: 2^84 + high * 2^32 and 2^52 + low. */
 INLINE double from_word(uint64_t word) {
     double high = double_from(((word >> 32) & 0x7FFFFFFFu) | 0x4530000000000000u);
     double low = double_from((word & 0xFFFFFFFFu) | 0x4330000000000000u);
     return (high - (0x1p84 + 0x1p52)) + low;
 }
 
-/* sqrt(-2 ln u) for u = (w + (v + 1/2) / 2^10) / 2^63, w the low 63 bits of the one word and v the low 10 of the other.
-   u = m * 2^-halvings with m between sqrt(1/2) and sqrt(2), and ln m = 2 atanh(s) for s = (m - 1) / (m + 1). */
+/* sqrt(-2 ln u) for u = (w + (v + 1/2) / 2^10) / 2^63, w the low 63 bits of the one word and v the
+   low 10 of the other. u = m * 2^-halvings with m between sqrt(1/2) and sqrt(2), and ln m = 2
+   atanh(s) for s = (m - 1) / (m + 1). */
 INLINE double radius_of(uint64_t word, uint64_t angle, int fused) {
     const uint64_t one = 0x3FF0000000000000u, sqrt_half = 0x3FE6A09E667F3BCDu;
-    double fraction = double_from(one | (angle & 0x3FFu) << 42) - (1.0 - 0x1p-11); /* 1 + v / 2^10 is exact */
+    double shifted = double_from(one | (angle & 0x3FFu) << 42); /* 1 + v / 2^10 */
+    double fraction = shifted - (1.0 - 0x1p-11);
     uint64_t bits = bits_from(from_word(word) + fraction);
     uint64_t exponent = (bits + (one - sqrt_half)) >> 52;
     double t = double_from(bits - (exponent << 52) + one) - 1.0;
@@ -67,8 +72,8 @@ INLINE double radius_of(uint64_t word, uint64_t angle, int fused) {
     return sqrt(energy + energy);
 }
 
-/* (cos a, sin a) for a = (t + 1/2) * 2 pi / 2^54, t the top 54 bits of the word: quarter turns exactly, from the first
-   two, polynomials between. */
+/* (cos a, sin a) for a = (t + 1/2) * 2 pi / 2^54, t the top 54 bits of the word: quarter turns
+   exactly, from the first two, polynomials between. */
 INLINE void turn_of(uint64_t word, double *cosine, double *sine, int fused) {
     uint64_t shifted = word + 0x2000000000000000u;
     uint64_t quarter = shifted >> 62;
@@ -110,7 +115,8 @@ INLINE void normals_of(const uint64_t *words, size_t pairs, double *normals, int
     }
 }
 
-/* round(sum / g) + round(std * n / g). A sum beyond the whole numbers is cut, which brings no two sums further apart. */
+/* round(sum / g) + round(std * n / g). A sum beyond the whole numbers is cut, which brings no two
+   sums further apart. */
 INLINE double noisy_units(double sum, double normal, const grid *grid) {
     double units = sum * grid->units_per_one;
     units = units < most_units ? units : most_units;
@@ -120,7 +126,8 @@ INLINE double noisy_units(double sum, double normal, const grid *grid) {
     return rounded + noise;
 }
 
-/* With parameters they take factor * noisy and the sums are zeroed; without, the sums become factor * noisy. */
+/* With parameters they take factor * noisy and the sums are zeroed; without them the sums become
+   factor * noisy. */
 #define RELEASE_INTO(name, real)                                                                               \
     INLINE void name(const double *normals, real *restrict sums, real *restrict parameters, size_t count,      \
                      const grid *grid) {                                                                       \
@@ -145,11 +152,13 @@ INLINE void release_block(const uint64_t *words, const entries *entries, size_t 
     double normals[2 * EXACT_PAIRS];
     normals_of(words, (count + 1) / 2, normals, fused);
     if (entries->size == sizeof(float)) {
-        float *parameters = entries->parameters;
-        release_floats(normals, (float *)entries->sums + first, parameters ? parameters + first : NULL, count, grid);
+        float *sums = (float *)entries->sums + first;
+        float *parameters = entries->parameters ? (float *)entries->parameters + first : NULL;
+        release_floats(normals, sums, parameters, count, grid);
     } else {
-        double *parameters = entries->parameters;
-        release_doubles(normals, (double *)entries->sums + first, parameters ? parameters + first : NULL, count, grid);
+        double *sums = (double *)entries->sums + first;
+        double *parameters = entries->parameters ? (double *)entries->parameters + first : NULL;
+        release_doubles(normals, sums, parameters, count, grid);
     }
 }
 
@@ -169,7 +178,8 @@ typedef void normals_function(const uint64_t *words, size_t pairs, double *norma
 FOR_INSTRUCTIONS(baseline, , 0)
 #if DPVD_X86
 FOR_INSTRUCTIONS(avx2, __attribute__((target("avx2,fma"))), 1)
-FOR_INSTRUCTIONS(avx512, __attribute__((target("avx512f,avx512dq,avx512vl,fma,prefer-vector-width=512"))), 1)
+#define AVX512 "avx512f,avx512dq,avx512vl,fma,prefer-vector-width=512"
+FOR_INSTRUCTIONS(avx512, __attribute__((target(AVX512))), 1)
 #endif
 
 static release_function *chosen_release = release_baseline;
@@ -195,7 +205,9 @@ const char *choose_release(void) {
 
 size_t exact_bytes_for(size_t count) { return (count / 2 + count % 2) * EXACT_BYTES_PER_PAIR; }
 
-static size_t blocks_for(size_t count) { return count / (2 * EXACT_PAIRS) + (count % (2 * EXACT_PAIRS) != 0); }
+static size_t blocks_for(size_t count) {
+    return count / (2 * EXACT_PAIRS) + (count % (2 * EXACT_PAIRS) != 0);
+}
 
 static size_t count_of(size_t block, size_t count) {
     size_t left = count - block * 2 * EXACT_PAIRS;
@@ -207,7 +219,8 @@ void exact_normals(const unsigned char *raw, double *out, size_t count) {
     double normals[2 * EXACT_PAIRS];
     for (size_t i = 0; i < blocks_for(count); i++) {
         size_t here = count_of(i, count);
-        memcpy(words, raw + i * EXACT_BLOCK_BYTES, exact_bytes_for(here)); /* bytes need not be aligned as words */
+        /* a copy: bytes need not be aligned as words */
+        memcpy(words, raw + i * EXACT_BLOCK_BYTES, exact_bytes_for(here));
         chosen_normals(words, (here + 1) / 2, normals);
         memcpy(out + i * 2 * EXACT_PAIRS, normals, here * sizeof *out);
     }
@@ -222,9 +235,10 @@ void release_from_bytes(const unsigned char *raw, const entries *entries, const 
     }
 }
 
-/* Blocks are independent, so any number of threads gives the same noise. The words of a block stay in the cache. */
-void release_from_stream(const round_keys *keys, uint64_t start, const entries *entries, const grid *grid,
-                         int threads) {
+/* Blocks are independent, so any number of threads gives the same noise. The words of a block stay
+   in the cache. */
+void release_from_stream(const round_keys *keys, uint64_t start, const entries *entries,
+                         const grid *grid, int threads) {
     long long blocks = (long long)blocks_for(entries->count);
     (void)threads; /* without OpenMP there is one */
 #pragma omp parallel for num_threads(threads) schedule(static) if (threads > 1)

@@ -32,7 +32,7 @@ EXACT_BLOCK_BYTES = pure.EXACT_PAIRS * pure.EXACT_BYTES_PER_PAIR
 """Bytes that one block takes."""
 
 MOST_UNITS_PER_STD = 2.0**47
-"""With draws up to 10.13 and sums cut at 2^51 units, whatever is added up stays a whole number below 2^53."""
+"""Draws are at most 10.13 and sums cut at 2^51 units: their sum is a whole number below 2^53."""
 
 _MOST_UNITS = 2.0**51  # of a sum, as in release.c
 _BLOCKS_AT_ONCE = 32  # temporaries of NumPy fit the second-level cache
@@ -70,8 +70,9 @@ def exact_normals(out: _Doubles, raw: _Bytes) -> None:
     """Overwrite ``out`` with independent draws from N(0, 1) in double precision.
 
     Guarantees:
-        A draw is off by at most 5 · 2^-53 of its size from the transform of its bits (`pure.exact_normals` has the
-        definition). Compiled and NumPy's draws agree to 1e-14, not bit for bit.
+        A draw is off by at most 5 · 2^-53 of its size from the transform of its bits
+        (`pure.exact_normals` has the definition). Compiled and NumPy's draws agree to 1e-14, not
+        bit for bit.
 
     Args:
         out: contiguous, one-dimensional, float64.
@@ -107,13 +108,14 @@ def release_from_key(
         sum ← factor · noisy                                    without
 
     Guarantees:
-        The noisy sum is exact, in double precision; the result is rounded once, to the type of the entries.
-        The same key, start and count give the same noise on one machine, on any number of threads. Compiled and
-        NumPy's results differ by one γ now and then, where a draw falls between two whole numbers.
+        The noisy sum is exact, in double precision; the result is rounded once, to the type of the
+        entries. The same key, start and count give the same noise on one machine, on any number of
+        threads. Compiled and NumPy's results differ by one γ now and then, where a draw falls
+        between two whole numbers.
 
     Edge cases:
-        A sum beyond 2^51 γ is cut to that: no two sums come further apart. NaN is cut like infinity. No entries are
-        legal.
+        A sum beyond 2^51 γ is cut to that: no two sums come further apart. NaN is cut like
+        infinity. No entries are legal.
 
     Args:
         sums: contiguous, one-dimensional, float32 or float64.
@@ -131,7 +133,9 @@ def release_from_key(
     kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER:
         threads = useful_threads(threads, len(sums))
-        kernels.release_from_stream(key, start, sums, parameters, sums.itemsize, *_numbers(scale), threads)
+        numbers = _numbers(scale)
+        size = sums.itemsize
+        kernels.release_from_stream(key, start, sums, parameters, size, *numbers, threads)
         return
     step = _BLOCKS_AT_ONCE * EXACT_BLOCK_DRAWS
     for begin in range(0, len(sums), step):
@@ -199,8 +203,8 @@ def _check(sums: _Floats, parameters: _Floats | None, scale: GridScale) -> None:
             )
     if not 0 <= scale.std <= MOST_UNITS_PER_STD * scale.unit:
         raise DpvdError(
-            f"the noise may be at most 2^47 units of its grid, got a standard deviation of {scale.std!r} "
-            f"and a unit of {scale.unit!r}: take a coarser grid"
+            "the noise may be at most 2^47 units of its grid, got a standard deviation of "
+            f"{scale.std!r} and a unit of {scale.unit!r}: take a coarser grid"
         )
 
 
@@ -215,4 +219,5 @@ def _check_entries(array: _Floats) -> None:
 def _check_bytes(raw: _Bytes, count: int) -> None:
     size = exact_bytes_for(count)
     if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (size,):
-        raise DpvdError(f"{count} draws are made of {size} contiguous bytes, got {raw.dtype} of shape {raw.shape}")
+        found = f"{raw.dtype} of shape {raw.shape}"
+        raise DpvdError(f"{count} draws are made of {size} contiguous bytes, got {found}")

@@ -164,7 +164,7 @@ class PrivateStep:
             raise
 
     def _grid_noise(self) -> GridNoise:
-        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
+        """Noise of zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
         sensitivity = self.clipper.sensitivity(self.plan.relation)
         entries = sum(parameter.numel() for parameter in self.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)

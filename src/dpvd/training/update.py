@@ -27,9 +27,10 @@ class Update:
             update.discard()
             raise
 
-    Sums go into buffers of their own, never into parameters: noise that is added to a sum is rounded as finely as the
-    sum, noise that is added to a weight only as finely as the weight. With plain SGD the noisy sums go from there
-    into the parameters, times -η/S. Any other optimizer finds the noisy means in ``.grad`` and takes its own step.
+    Sums go into buffers of their own, never into parameters: noise that is added to a sum is
+    rounded as finely as the sum, noise that is added to a weight only as finely as the weight. With
+    plain SGD the noisy sums go from there into the parameters, times -η/S. Any other optimizer
+    finds the noisy means in ``.grad`` and takes its own step.
 
     Guarantees:
         After `release` and after `discard` no buffer holds a sum without noise.
@@ -74,10 +75,10 @@ class Update:
         Args:
             noise: for the entries of all parameters together.
             bits: where its randomness comes from.
-            jacobian: by name, what the noisy sum of a parameter is multiplied by, after the noise and
-                without the KL term.
-            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they are
-                added.
+            jacobian: by name, what the noisy sum of a parameter is multiplied by, after the noise
+                and without the KL term.
+            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they
+                are added.
         """
         rates = _plain_rates(self._parameters, self.optimizer)
         if rates:
@@ -95,10 +96,10 @@ class Update:
         jacobian: Mapping[str, Tensor],
         pulls: dict[str, KLPull],
     ) -> None:
-        """Plain SGD: θ ← θ - η (J · noisy sum / S + pull), in one pass where there is no Jacobian J."""
+        """Plain SGD: θ ← θ - η (J · noisy sum / S + pull), in one pass where there is no J."""
         direct = {name: p for name, p in self._parameters.items() if name not in jacobian}
-        for name, parameter in direct.items():
-            _pull(pulls, name, parameter, -rates[name])  # reads the parameter as it was: before the noise
+        for name, parameter in direct.items():  # before the noise: a pull reads the parameter as it was
+            _pull(pulls, name, parameter, -rates[name])
         scales = {name: -rate / self.batch_size for name, rate in rates.items()}
         release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
         for name, parameter in self._parameters.items():
@@ -145,14 +146,15 @@ class Update:
 
 
 def _pull(pulls: dict[str, KLPull], name: str, total: Tensor, scale: float) -> None:
-    """Add the pull of the KL term, if there is one, and let go of it: it may be as large as the parameter."""
+    """Add the pull of the KL term and let go of it: it may be as large as the parameter."""
     pull = pulls.pop(name, None)
     if pull is not None:
         pull.add_to(total, scale)
 
 
 def _alike(buffer: Tensor, parameter: Tensor) -> bool:
-    return buffer.shape == parameter.shape and buffer.dtype == parameter.dtype and buffer.device == parameter.device
+    kinds = ("shape", "dtype", "device")
+    return all(getattr(buffer, kind) == getattr(parameter, kind) for kind in kinds)
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
@@ -161,7 +163,7 @@ def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
 
 
 def _plain_rates(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, float]:
-    """By name, the learning rate η if the optimizer moves every parameter by θ ← θ - η g; else {}."""
+    """By name, the learning rate η if every parameter is moved by θ ← θ - η g; else {}."""
     if type(optimizer) is not torch.optim.SGD or optimizer._optimizer_step_pre_hooks:
         return {}
     rates: dict[int, float] = {}
