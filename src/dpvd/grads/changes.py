@@ -1,5 +1,6 @@
 """Whether a model and its loss still are what they were when something was worked out from them."""
 
+from functools import partial
 from operator import is_
 from types import FunctionType, MethodType
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from dpvd.grads.batches import LossFn
-from dpvd.grads.state import modules_of, parts_of
+from dpvd.grads.state import is_plain_object, modules_of, parts_of
 
 __all__ = ["Watched"]
 
@@ -38,33 +39,35 @@ class Watched:
         return len(parts) == len(self._parts) and all(map(is_, parts, self._parts))
 
 
-def _watched_parts(loss_fn: Any, depth: int = 2) -> list[Any]:
-    """What a loss is made of, in order; in place of a number its type."""
-    if not isinstance(loss_fn, nn.Module) and not isinstance(loss_fn, FunctionType | MethodType):
-        attributes = getattr(loss_fn, "__dict__", {})
-        return _parts(list(attributes.values()), False, depth) + _parts_of_callable(loss_fn, depth)
-    return _parts_of_callable(loss_fn, depth)
-
-
-def _parts_of_callable(value: Any, depth: int) -> list[Any]:
-    if isinstance(value, MethodType):
-        attributes = getattr(value.__self__, "__dict__", {})
-        own = [] if isinstance(value.__self__, nn.Module) else _parts(list(attributes.values()), False, depth)
-        return own + _parts_of_callable(value.__func__, depth)
-    return _parts([held for _, held in parts_of(value)], True, depth)
-
-
-def _parts(values: list[Any], tensors: bool, depth: int) -> list[Any]:
-    """Values that matter, and what functions among them are made of."""
+def _watched_parts(value: Any, depth: int = 3) -> list[Any]:
+    """What a loss is made of, in order, and what its parts are made of; in place of a number its type."""
     found: list[Any] = []
-    for value in values:
-        if isinstance(value, int | float) and not isinstance(value, bool):
-            found.append(type(value))
-        elif tensors or value is None or isinstance(value, bool | str | nn.Module) or callable(value):
-            found.append(value)
-            if depth > 1 and isinstance(value, FunctionType | MethodType):
-                found += _parts_of_callable(value, depth - 1)
+    for held in _held_by(value):
+        if isinstance(held, int | float) and not isinstance(held, bool):
+            found.append(type(held))
+            continue
+        found.append(held)
+        if depth > 1:
+            found += _watched_parts(held, depth - 1)
     return found
+
+
+def _held_by(value: Any) -> list[Any]:
+    """What a callable holds. The state of modules is looked at apart."""
+    if isinstance(value, nn.Module | type) or not callable(value):
+        return []
+    if isinstance(value, MethodType):
+        return [*_attributes(value.__self__), value.__func__]
+    if isinstance(value, FunctionType | partial):
+        return [held for _, held in parts_of(value)]
+    return _attributes(value)
+
+
+def _attributes(owner: Any) -> list[Any]:
+    """Attributes that may decide what is computed. Others change all the time, as the last loss or a history does."""
+    if isinstance(owner, nn.Module) or not is_plain_object(owner):
+        return []
+    return [held for held in vars(owner).values() if held is None or isinstance(held, bool | str) or callable(held)]
 
 
 def _state_of(module: nn.Module) -> ModuleState:

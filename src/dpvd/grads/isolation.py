@@ -21,7 +21,7 @@ from dpvd.grads.factored import factored
 from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import norms_in_company, true_norms
 from dpvd.grads.state import Buffers, Snapshot
-from dpvd.grads.streams import EqualDraws, begun_at, dropout_off, positions, quiet, streams_kept
+from dpvd.grads.streams import begun_at, dropout_off, drops, positions, quiet, streams_kept
 from dpvd.grads.units import CannotFactor
 from dpvd.grads.vmapped import vmapped
 
@@ -48,6 +48,7 @@ MEMORY = (
     "in an attribute or a variable, and clipping bounds nothing that comes that way. Keep nothing of the data between "
     "batches"
 )
+OTHER_DRAWS = "what is drawn at random depends on which examples are in the batch"
 
 
 @dataclass(frozen=True)
@@ -185,12 +186,12 @@ def _undisturbed(subject: Subject) -> Iterator[Snapshot]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A run: losses [B], the factored engine's norms [B, G] if it ran, where streams ended, what equal draws saw."""
+    """A run: losses [B], the factored engine's norms [B, G] if it ran, where streams ended, shapes of equal draws."""
 
     losses: Tensor
     norms: Tensor | None
     ended: tuple[Any, ...]
-    draws: EqualDraws | None
+    drawn: list[torch.Size]
 
 
 class _Trial:
@@ -208,6 +209,8 @@ class _Trial:
         self.another: Batch = ()
         self.watch = Buffers(subject.model, subject.loss_fn)
         written = self.watch.now()
+        if drops(subject.model):  # all other runs are without dropout, which some modules can only be treated without
+            self.run(batch, dropout=True)
         self.base = self.run(batch)
         self.base_left = Snapshot(subject.model, subject.loss_fn)
         self.written = self.watch.changed(written)
@@ -233,12 +236,29 @@ class _Trial:
             replaced, seen = self._run_replaced(which, factor)
             self.another = replaced
             self.others_left.append(Snapshot(self.subject.model, self.subject.loss_fn))
-            base = self.base
-            if self.random and seen.ended != base.ended:  # what others draw has moved the streams
-                base = self._run_or_give_up(self.batch, quietly=True)
-                seen = self._run_or_give_up(replaced, quietly=True)
-                _refuse_other_draws(base, seen)
-            self._compare(base, seen)
+            if not self.random or seen.ended == self.base.ended:
+                if _unmoved(_of(seen.losses, self.kept), _of(self.base.losses, self.kept)):
+                    self._compare_norms(self.base, seen)
+                    continue
+                if not self.random:
+                    raise DpvdError(MIXING)
+            self._replace_quietly(replaced, seen)
+
+    def _replace_quietly(self, replaced: Batch, seen: _Seen) -> None:
+        """Once more with the same draws for every example.
+
+        For models whose losses moved under the same seeds. Either examples mix, or what the others drew has moved the
+        stream from which the kept ones draw, which is no mixing.
+        """
+        base = self._run_or_give_up(self.batch, quietly=True)
+        again = self._run_or_give_up(replaced, quietly=True)
+        if base.drawn != again.drawn:
+            raise CannotTry(OTHER_DRAWS)
+        if not _unmoved(_of(again.losses, self.kept), _of(base.losses, self.kept)):
+            raise DpvdError(MIXING)
+        if seen.ended == self.base.ended:
+            raise CannotTry("losses move with the other examples, but only while it draws random numbers")
+        self._compare_norms(base, again)
 
     def change_size(self) -> None:
         """The kept rows with half of the others."""
@@ -246,10 +266,10 @@ class _Trial:
         order = torch.randperm(len(others), generator=self.choices)[: len(others) // 2]
         chosen = torch.cat([self.kept, others[order]]).sort().values
         fewer = _take(self.batch, chosen)
-        base = self._run_or_give_up(self.batch, quietly=True, norms=False) if self.random else self.base
+        base = self._quiet_base() if self.random else self.base
         seen = self._run_or_give_up(fewer, quietly=self.random, norms=False)
-        if self.random:
-            _refuse_other_draws(base, seen)
+        if self.random and base.drawn != seen.drawn:
+            raise CannotTry(OTHER_DRAWS)
         places = torch.searchsorted(chosen, self.kept)
         expected = _of(base.losses, self.kept)
         scale = expected[torch.isfinite(expected)].abs().amax() if torch.isfinite(expected).any() else 1.0
@@ -300,7 +320,7 @@ class _Trial:
         wanted = range(min(count, batch_size(few)))
         if not wanted:
             return
-        ours = self.run(few, dropout=False).norms
+        ours = self.run(few).norms
         truth = torch.stack([self._norms_in_company(few, i) for i in wanted])
         if ours is not None and not _agree(ours[: len(wanted)], truth):
             self.why_not = "per-example norms differ from those of the oracle"
@@ -321,7 +341,7 @@ class _Trial:
         *,
         seed: int | None = None,
         quietly: bool = False,
-        dropout: bool = True,
+        dropout: bool = False,
         norms: bool = True,
         after: Snapshot | None = None,
     ) -> _Seen:
@@ -331,18 +351,20 @@ class _Trial:
         copy = tuple(tensor.clone() for tensor in batch)  # a model may write over its inputs
         with ExitStack() as stack:
             stack.enter_context(begun_at(self.seed if seed is None else seed, subject.device))
-            draws = stack.enter_context(quiet(subject.model)) if quietly else None
+            if seed is not None:
+                self.start.reseed(seed)
+            drawn = stack.enter_context(quiet(subject.model)).shapes if quietly else []
             if not dropout:
                 stack.enter_context(dropout_off(subject.model))
             if norms and not self.why_not:
                 try:
                     found = factored(subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping)
-                    return _Seen(found.losses, found.norms, positions(), draws)
+                    return _Seen(found.losses, found.norms, positions(), drawn)
                 except (CannotFactor, RuntimeError) as error:
                     self.why_not = str(error).split("\n")[0]
             else:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
-                return _Seen(losses, None, positions(), draws)
+                return _Seen(losses, None, positions(), drawn)
         return self.run(batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after)
 
     def _run_replaced(self, which: str, factor: float) -> tuple[Batch, _Seen]:
@@ -354,16 +376,24 @@ class _Trial:
             replaced = self._replaced(which, 1.0)
             return replaced, self._run_or_give_up(replaced)
 
-    def _run_or_give_up(self, batch: Batch, *, quietly: bool = False, norms: bool = True) -> _Seen:
+    def _quiet_base(self) -> _Seen:
+        """A run on the batch with the same draws for every example, if that leaves nothing to chance."""
+        base = self._run_or_give_up(self.batch, quietly=True, norms=False)
+        other = self._run_or_give_up(self.batch, quietly=True, norms=False, seed=self.seed + 1)
+        if not _unmoved(other.losses, base.losses):
+            raise CannotTry("it draws random numbers that cannot be made the same for every example")
+        return base
+
+    def _run_or_give_up(
+        self, batch: Batch, *, quietly: bool = False, norms: bool = True, seed: int | None = None
+    ) -> _Seen:
         try:
-            return self.run(batch, quietly=quietly, norms=norms)
+            return self.run(batch, quietly=quietly, norms=norms, seed=seed)
         except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
             raise CannotTry(f"a run on other examples failed ({str(error).splitlines()[0]})") from error
 
-    def _compare(self, base: _Seen, seen: _Seen) -> None:
+    def _compare_norms(self, base: _Seen, seen: _Seen) -> None:
         kept = self.kept
-        if not _unmoved(_of(seen.losses, kept), _of(base.losses, kept)):
-            raise DpvdError(MIXING)
         if seen.norms is None or base.norms is None:
             return
         ours = _of(seen.norms, kept)
@@ -418,11 +448,6 @@ class _Trial:
 
 def _mapped_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
     return vmapped(model, loss_fn, batch, UNCLIPPED, grouping).norms
-
-
-def _refuse_other_draws(one: _Seen, other: _Seen) -> None:
-    if one.draws is None or other.draws is None or one.draws.shapes != other.draws.shapes:
-        raise CannotTry("what is drawn at random depends on which examples are in the batch")
 
 
 def _take(batch: Batch, which: Tensor) -> Batch:

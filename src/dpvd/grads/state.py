@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Buffers", "Snapshot", "modules_of", "parts_of"]
+__all__ = ["Buffers", "Snapshot", "is_plain_object", "modules_of", "parts_of"]
 
 DEEPEST = 4  # how many objects are opened, one inside the other, in search of state
 LARGEST_COPY = 1 << 20  # entries of a tensor that is no buffer; a data set that hangs on an object is not copied
@@ -48,7 +48,7 @@ def modules_of(loss_fn: Any) -> list[tuple[str, nn.Module]]:
         elif depth and isinstance(value, partial | MethodType | FunctionType):
             for part, held in parts_of(value):
                 visit(part, held, depth - 1)
-        elif depth and _is_plain_object(value):
+        elif depth and is_plain_object(value):
             for part, held in list(vars(value).items()):
                 visit(part, held, depth - 1)
 
@@ -72,6 +72,7 @@ class Snapshot:
         self.buffers: dict[str, Tensor | None] = {}
         self.values: dict[str, Any] = {}
         self._put_back: list[Callable[[], Any]] = []
+        self._generators: list[Any] = []
         self._seen: set[int] = set()
         self._visit("", model, DEEPEST)
         for name, module in modules_of(loss_fn):
@@ -82,6 +83,16 @@ class Snapshot:
         """Put everything back, in the very objects in which it was found."""
         for put_back in self._put_back:
             put_back()
+
+    def reseed(self, seed: int) -> None:
+        """Begin every generator that was found at this seed."""
+        for generator in self._generators:
+            if isinstance(generator, torch.Generator):
+                generator.manual_seed(seed)
+            elif isinstance(generator, np.random.Generator):
+                generator.bit_generator.state = type(generator.bit_generator)(seed).state
+            else:  # that of Python, and the older one of NumPy
+                generator.seed(seed)
 
     def changed_buffers(self, other: "Snapshot") -> list[str]:
         """Names of the buffers that are not the same in another snapshot."""
@@ -115,7 +126,7 @@ class Snapshot:
             self._keep_generator(value)
         elif isinstance(value, FunctionType | MethodType | partial):
             self._visit_callable(name, value, depth)
-        elif _is_plain_object(value):
+        elif is_plain_object(value):
             self._visit_attributes(name, value, vars(value), depth)
 
     def _visit_module(self, name: str, module: nn.Module, depth: int) -> None:
@@ -221,6 +232,7 @@ class Snapshot:
         self._put_back.append(put_back)
 
     def _keep_generator(self, generator: Any) -> None:
+        self._generators.append(generator)
         if isinstance(generator, torch.Generator):
             self._put_back.append(partial(generator.set_state, generator.get_state()))
         elif isinstance(generator, np.random.Generator):
@@ -288,7 +300,7 @@ def _rebound_globals(function: FunctionType) -> dict[str, Any]:
     }
 
 
-def _is_plain_object(value: Any) -> bool:
+def is_plain_object(value: Any) -> bool:
     """Whether this is an object of the user's own, with attributes that can be looked at."""
     if isinstance(value, type | ModuleType) or not hasattr(value, "__dict__"):
         return False

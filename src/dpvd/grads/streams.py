@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpvd.nn import noise_from, sampling
 
-__all__ = ["EqualDraws", "begun_at", "dropout_off", "positions", "quiet", "streams_kept"]
+__all__ = ["EqualDraws", "begun_at", "dropout_off", "drops", "positions", "quiet", "streams_kept"]
 
 _DROPOUT = ("dropout_p", "dropout")  # names of the argument of torch's operations that are more than draws
 
@@ -60,15 +60,32 @@ def quiet(model: nn.Module) -> Iterator["EqualDraws"]:
         yield draws
 
 
+_DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+_DROPPING_INSIDE = (nn.RNNBase, nn.MultiheadAttention)
+
+
+def drops(model: nn.Module) -> bool:
+    """Whether there is something for :func:`dropout_off` to switch off."""
+    return any(
+        (type(module) in _DROPPING and module.training)
+        or (isinstance(module, _DROPPING_INSIDE) and bool(module.dropout) and module.training)
+        for module in model.modules()
+    )
+
+
 @contextmanager
 def dropout_off(model: nn.Module) -> Iterator[None]:
-    """Switch torch's own dropout modules off. They draw for each example and never couple two."""
+    """Switch off torch's own dropout, and what else draws for each example and never couples two.
+
+    How much of it is drawn may depend on the data: a mask on the longest sequence of a batch, a slope for each negative
+    input. An example would then get other draws beside other examples, which is no mixing and must not look like it.
+    """
     with ExitStack() as stack:
         for module in model.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd) and module.training:
+            if type(module) in _DROPPING and module.training:
                 stack.callback(setattr, module, "training", True)
                 module.training = False
-            elif isinstance(module, nn.RNNBase | nn.MultiheadAttention):
+            elif isinstance(module, _DROPPING_INSIDE):
                 stack.callback(setattr, module, "dropout", module.dropout)
                 module.dropout = 0.0
         yield
@@ -100,19 +117,19 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if where:  # attention and recurrent layers, which drop inside
             kept = [0.0 if i in where else value for i, value in enumerate(args)]
             return func(*kept, **{name: 0.0 if name in _DROPOUT else value for name, value in options.items()})
-        result = self._draw(func, args, options)
+        name = func._schema.name.removeprefix("aten::")
+        if name == "native_dropout":
+            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+        if name == "bernoulli_" and not isinstance(args[1] if len(args) > 1 else 0.5, Tensor):
+            return args[0].fill_(1)  # dropout that drops nothing, wherever the batch is in the tensor
+        result = self._draw(func, args, options, name)
         first = result[0] if isinstance(result, tuple) else result
         self.shapes.append(first.shape[1:])
         return result
 
-    def _draw(self, func: Any, args: Any, options: dict[str, Any]) -> Any:
-        name = func._schema.name.removeprefix("aten::")
-        if name == "native_dropout":
-            return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
+    def _draw(self, func: Any, args: Any, options: dict[str, Any], name: str) -> Any:
         if name == "randperm":
             return func(*args, **options).sort().values.roll(1)
-        if name == "bernoulli_" and not isinstance(args[1] if len(args) > 1 else 0.5, Tensor):
-            return args[0].fill_(1)  # dropout that drops nothing, wherever the batch is in the tensor
         tensors = [value for value in args if isinstance(value, Tensor)]
         if not tensors:
             return self._created(func, args, options)
