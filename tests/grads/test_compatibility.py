@@ -6,6 +6,7 @@ import logging
 import pytest
 import torch
 from torch import nn
+from torch.ao.quantization import FakeQuantize, MinMaxObserver
 
 import dpvd
 from dpvd.errors import DpvdError
@@ -44,6 +45,7 @@ BROKEN = {
         "keeps running statistics",
         "track_running_stats=False",
     ),
+    "observer": (nn.Sequential(nn.Linear(5, 3), MinMaxObserver()), "1", "range of what passes", "disable_observer"),
     "embedding that rescales": (lookup(nn.Embedding(9, 4, max_norm=1.0)), "0", "rows", "max_norm=None"),
     "embedding that counts": (lookup(nn.Embedding(9, 4, scale_grad_by_freq=True)), "0", "counts", "False"),
     "sparse embedding": (lookup(nn.Embedding(9, 4, sparse=True)), "0", "sparse gradients", "sparse=False"),
@@ -82,6 +84,13 @@ def test_gradients_are_refused_for_the_same_reason(case, generator):
     with pytest.raises(DpvdError) as refusal:
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
     assert str(refusal.value) == str(dpvd.check(model)[0])
+
+
+def test_fake_quantisation_is_refused_while_it_observes():
+    quantise = FakeQuantize()
+    assert [problem.module for problem in dpvd.check(nn.Sequential(nn.Linear(5, 3), quantise))] == ["1"]
+    quantise.disable_observer()
+    assert dpvd.check(nn.Sequential(nn.Linear(5, 3), quantise)) == []
 
 
 @pytest.mark.parametrize("case", FINE)

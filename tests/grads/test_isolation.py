@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, Engine, GradientClipper, Isolation, clipped_grad
+from dpvd.grads.isolation import Finding
 from dpvd.nn import AdditiveLinear
 from tests.grads.models import CLASSES, FEATURES, cross_entropy, make_batch
 
@@ -111,9 +112,14 @@ MIXING_LAYERS = {
     "softmax over the batch": (lambda x: x + x.softmax(0),),
     "normalised over all": (lambda x: F.layer_norm(x, x.shape),),
     "largest of the batch": (lambda x: x / x.abs().amax(),),
-    "a random neighbour": (lambda x: x + 0.1 * x[torch.randint(len(x), (len(x),))],),
-    "a neighbour drawn by numpy": (lambda x: x + 0.1 * x[np.random.permutation(len(x))],),  # noqa: NPY002
-    "a neighbour drawn by Python": (lambda x: x + 0.1 * x[random.randrange(len(x))],),
+}
+
+DRAWN_PARTNERS = {
+    "each another": lambda x: x + 0.1 * x[torch.randint(len(x), (len(x),))],
+    "all the same": lambda x: x + 0.1 * x[torch.randint(len(x), (1,))],
+    "by sorting": lambda x: x + 0.1 * x[torch.rand(len(x)).argsort()],
+    "by numpy": lambda x: x + 0.1 * x[np.random.permutation(len(x))],  # noqa: NPY002
+    "by Python": lambda x: x + 0.1 * x[random.randrange(len(x))],
 }
 
 
@@ -134,6 +140,20 @@ def test_a_layer_that_mixes_examples_is_refused(case, engine, dtype, generator):
         clipped_grad(
             network(*MIXING_LAYERS[case]).to(dtype), losses_of, (x.to(dtype), y), clipping=Clipping(), engine=engine
         )
+
+
+@pytest.mark.parametrize("case", DRAWN_PARTNERS)
+def test_partners_drawn_at_random_are_refused_or_gradients_formed_alone(case, generator):
+    clipper = GradientClipper(network(DRAWN_PARTNERS[case]), losses_of, clipping=Clipping())
+    refused = ""
+    try:
+        list(clipper(make_batch(40, generator)))
+    except DpvdError as error:
+        refused = str(error)
+    if refused:
+        assert "mixes examples" in refused or "how many examples" in refused
+    else:
+        assert clipper.describe_isolation().startswith("each example's gradient formed alone")
 
 
 def distance(model, loss, batch, changed, **options) -> float:
@@ -168,10 +188,8 @@ def test_what_mixing_would_have_moved_and_what_gradients_formed_alone_do(loss, g
     assert distance(model, loss, (x, y), (another, labels), isolation="vmap") <= 2 + 1e-9
 
 
-def accept_all(subject, batch, *, thorough):
-    from dpvd.grads.isolation import Finding
-
-    return Finding("", True, frozenset())
+def accept_all(subject, batch, *, thorough, is_random):
+    return Finding("", made=True, is_random=False, settled=frozenset())
 
 
 @pytest.mark.parametrize(
@@ -657,12 +675,12 @@ def test_mixing_that_begins_unseen_is_found_by_the_next_check(generator):
 
 def test_checks_are_spread_over_the_run(generator, monkeypatch):
     checked = []
-    monkeypatch.setattr(
-        "dpvd.grads.choice.examine",
-        lambda subject, batch, *, thorough: (
-            checked.append((len(batch[0]), thorough)) or accept_all(None, None, thorough=0)
-        ),
-    )
+
+    def note(subject, batch, *, thorough, is_random):
+        checked.append((len(batch[0]), thorough))
+        return accept_all(subject, batch, thorough=thorough, is_random=is_random)
+
+    monkeypatch.setattr("dpvd.grads.choice.examine", note)
     clipper = GradientClipper(network(), losses_of, clipping=Clipping())
     batch = make_batch(50, generator)
     for step in range(1, 601):

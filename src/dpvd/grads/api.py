@@ -62,7 +62,7 @@ class GradientClipper:
         Raises:
             DpvdError: if ``check`` has something to say of the model.
         """
-        if self._grouping is None or self._watched is None or not self._watched.unchanged(self.loss_fn):
+        if self._grouping is None or self._watched is None or not self._watched.same_modules():
             self._grouping = None
             refuse_problems(self.model)
             self._watched = Watched(self.model, self.loss_fn)
@@ -93,6 +93,8 @@ class GradientClipper:
             DpvdError: as :func:`clipped_grad`.
         """
         tensors = as_batch(batch)
+        if self._watched is not None and not self._watched.same_loss(self.loss_fn):
+            self._grouping = None  # work everything out anew
         grouping = self.grouping
         if batch_size(tensors) == 0:
             yield _nothing(grouping, self.clipping)

@@ -31,9 +31,12 @@ class Watched:
         modules = dict.fromkeys(module for top in tops for module in top.modules())
         self._modules = [_state_of(module) for module in modules]
 
-    def unchanged(self, loss_fn: LossFn) -> bool:
+    def same_modules(self) -> bool:
         """Asked twice in every step: walking the model anew would be ten times slower."""
-        if loss_fn is not self._loss_fn or not all(map(_as_before, self._modules)):
+        return all(map(_as_before, self._modules))
+
+    def same_loss(self, loss_fn: LossFn) -> bool:
+        if loss_fn is not self._loss_fn:
             return False
         parts = _watched_parts(loss_fn)
         return len(parts) == len(self._parts) and all(map(is_, parts, self._parts))

@@ -12,7 +12,7 @@ from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.engines import ENGINES, Engine
 from dpvd.grads.isolation import Subject, examine, examine_state, refuse_change, why_not_mapped
-from dpvd.grads.state import Buffers
+from dpvd.grads.state import Watch
 from dpvd.grads.units import CannotFactor
 
 __all__ = ["EngineChoice", "Isolation"]
@@ -61,7 +61,8 @@ class EngineChoice:
         self._engine = self._asked  # for the batch at hand
         self._settled: frozenset[str] | None = None  # buffers that may change; None until a batch was tried out
         self._is_due = False
-        self._buffers = Buffers(subject.model, subject.loss_fn)
+        self._is_random = False
+        self._buffers = Watch(subject.model, subject.loss_fn)
 
     def prepare(self, batch: Batch, step: int) -> None:
         """Choose the engine for a batch; try the batch out first if it is time to."""
@@ -123,7 +124,8 @@ class EngineChoice:
         sample = self._sample(batch, thorough)
         joint = self._asked in (Engine.AUTO, Engine.FACTORED) and self._isolation is Isolation.CHECKED
         if joint and self._chosen in (None, Engine.FACTORED):
-            finding = examine(self._subject, sample, thorough=thorough)
+            finding = examine(self._subject, sample, thorough=thorough, is_random=self._is_random)
+            self._is_random = finding.is_random
             self._settled = finding.settled
             if not finding.why_not:
                 self._chosen = Engine.FACTORED

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import nn
+from torch.ao.quantization import FakeQuantizeBase, ObserverBase
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
@@ -41,8 +42,8 @@ def check(model: nn.Module) -> list[Problem]:
     Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words. The model is
     neither run nor changed.
 
-    Edge cases: that a custom module mixes examples cannot be seen by looking at it; ``clipped_grad`` finds it by
-    trying, on the first batch.
+    Edge cases: that a custom module mixes examples, or keeps something of them, cannot be seen by looking at it;
+    ``clipped_grad`` finds it by trying.
 
     Returns:
         The problems in the order of the modules; empty if there are none.
@@ -51,11 +52,14 @@ def check(model: nn.Module) -> list[Problem]:
     ...     print(problem.module, problem.kind)
     1 BatchNorm1d
     """
+    # An observer inside fake quantisation runs only if that lets it.
+    quantising = [module for module in model.modules() if isinstance(module, FakeQuantizeBase)]
+    governed = {id(observer) for module in quantising for observer in module.children()}
     found = [
         Problem(name, type(module).__name__, *complaint)
         for name, module in model.named_modules()
         for detector in _DETECTORS
-        if (complaint := detector(module)) is not None
+        if id(module) not in governed and (complaint := detector(module)) is not None
     ]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         found.append(
@@ -92,6 +96,17 @@ def _running_statistics(module: nn.Module) -> Complaint | None:
         return (
             "keeps running statistics: they are a release of the data without noise",
             "Set track_running_stats=False (dpvd.fix does)",
+        )
+    return None
+
+
+def _observes(module: nn.Module) -> Complaint | None:
+    observing = isinstance(module, FakeQuantizeBase) and bool(module.observer_enabled.any())
+    if observing or isinstance(module, ObserverBase):
+        return (
+            "observes the range of what passes through it: that leaves with the model without noise",
+            "Switch observers off (module.disable_observer()) after setting ranges from public data, or quantise after "
+            "training",
         )
     return None
 
@@ -148,6 +163,7 @@ def _coarse_numbers(module: nn.Module) -> Complaint | None:
 _DETECTORS: tuple[Callable[[nn.Module], Complaint | None], ...] = (
     _batch_statistics,
     _running_statistics,
+    _observes,
     _rewrites_rows,
     _counts_in_batch,
     _sparse_gradients,

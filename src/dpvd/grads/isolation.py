@@ -20,7 +20,7 @@ from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.factored import factored
 from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import norms_in_company, true_norms
-from dpvd.grads.state import Buffers, Snapshot
+from dpvd.grads.state import Snapshot, Watch
 from dpvd.grads.streams import begun_at, dropout_off, drops, positions, quiet, streams_kept
 from dpvd.grads.units import CannotFactor
 from dpvd.grads.vmapped import vmapped
@@ -71,11 +71,13 @@ class Finding:
     Attributes:
         why_not: why gradients must not be taken from one pass over all examples; empty if they may.
         made: whether the trial could be made; False if runs cannot be repeated.
+        is_random: whether the model or the loss draws random numbers, dropout apart.
         settled: buffers that change in a forward pass, but in the same way whatever the data.
     """
 
     why_not: str
     made: bool
+    is_random: bool
     settled: frozenset[str]
 
 
@@ -83,7 +85,7 @@ class CannotTry(Exception):
     """Runs cannot be compared with each other; the message says why."""
 
 
-def examine(subject: Subject, batch: Batch, *, thorough: bool) -> Finding:
+def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool = False) -> Finding:
     """Try out whether the examples of a batch keep to themselves, and whether the factored engine is right on them.
 
     Guarantees: random streams, buffers, attributes and variables are as before, to the last bit.
@@ -93,28 +95,31 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool) -> Finding:
     Args:
         subject: the model and the loss.
         batch: the examples; none of the runs has more of them at once.
-        thorough: replace the other examples in all ways, not in one that is drawn at random.
+        thorough: replace the other examples in all ways, and ask the oracle. A later check of the same model replaces
+            them in one way that is drawn at random, and takes for granted that runs repeat.
+        is_random: what was found of the model before; a thorough check finds it anew.
 
     Raises:
         DpvdError: if the loss of an example depends on other examples, on their number or on earlier batches, or a
             buffer keeps something of the data.
     """
     with _undisturbed(subject) as start:
-        trial = _Trial(subject, batch, start)
+        trial = _Trial(subject, batch, start, is_random=is_random)
         made = True
         try:
-            trial.replay()
+            if thorough:
+                trial.replay()
             trial.replace_others(thorough)
             trial.change_size()
         except CannotTry as reason:
             made = False
             trial.why_not = f"whether its examples interact cannot be tried out: {reason}"
-        if not trial.others_left:
+        if not trial.left:
             trial.run_another()
         settled = trial.compare_state()
-        if not trial.why_not:
-            trial.ask_oracle(ORACLE_ROWS if thorough else 1)
-        return Finding(trial.why_not, made, settled)
+        if thorough and not trial.why_not:
+            trial.ask_oracle(ORACLE_ROWS)
+        return Finding(trial.why_not, made, trial.random, settled)
 
 
 def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
@@ -155,10 +160,10 @@ def why_not_mapped(subject: Subject, batch: Batch) -> str:
     return ""
 
 
-def refuse_change(names: list[str], settled: frozenset[str], buffers: Buffers) -> None:
+def refuse_change(names: list[str], settled: frozenset[str], watch: Watch) -> None:
     """Raise if something changed in a forward pass that was not seen to change whatever the data."""
     for name in names:
-        if buffers.is_parameter(name):
+        if watch.is_parameter(name):
             raise DpvdError(
                 f"parameter {name!r} is changed by the forward pass itself: that leaves with the model without noise. "
                 "Change it between steps, from what is private already"
@@ -197,22 +202,23 @@ class _Seen:
 class _Trial:
     """The runs of one trial, all from the same state of the model and, unless said otherwise, at the same seed."""
 
-    def __init__(self, subject: Subject, batch: Batch, start: Snapshot, why_not: str = "") -> None:
+    def __init__(
+        self, subject: Subject, batch: Batch, start: Snapshot, why_not: str = "", is_random: bool = False
+    ) -> None:
         self.subject = subject
         self.batch = batch
         self.start = start
         self.why_not = why_not  # the factored engine runs as long as this is empty
         self.choices = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
         self.seed = int(torch.randint(1 << 31, (), generator=self.choices))
-        self.random = False
-        self.others_left: list[Snapshot] = []
-        self.another: Batch = ()
-        self.watch = Buffers(subject.model, subject.loss_fn)
+        self.random = is_random
+        self.left: list[tuple[Snapshot, Snapshot]] = []  # by the batch itself and by another one, at the same seed
+        self.watch = Watch(subject.model, subject.loss_fn, parameters=True)
         written = self.watch.now()
         if drops(subject.model):  # all other runs are without dropout, which some modules can only be treated without
             self.run(batch, dropout=True)
         self.base = self.run(batch)
-        self.base_left = Snapshot(subject.model, subject.loss_fn)
+        self.base_left = self._left_now()
         self.written = self.watch.changed(written)
         self.kept = self._choose_kept()
 
@@ -221,9 +227,9 @@ class _Trial:
     def replay(self) -> None:
         """The same examples once more. At another seed first: if that changes nothing, the model is not random."""
         other = self.run(self.batch, seed=self.seed + 1, norms=False)
-        if _unmoved(other.losses, self.base.losses):
+        self.random = not _unmoved(other.losses, self.base.losses)
+        if not self.random:
             return
-        self.random = True
         again = self.run(self.batch)  # by the same engine: rules may draw in another order than the model
         if not _unmoved(again.losses, self.base.losses):
             raise CannotTry("the same batch gives other losses under the same seeds")
@@ -233,13 +239,18 @@ class _Trial:
         if not thorough:
             ways = [ways[int(torch.randint(len(ways), (), generator=self.choices))]]
         for which, factor in ways:
+            if self.random and self.left:  # a row that was drawn as partner may have been one of those kept
+                self.seed += 2
+                self.base = self.run(self.batch)
+                self.base_left = self._left_now()
             replaced, seen = self._run_replaced(which, factor)
-            self.another = replaced
-            self.others_left.append(Snapshot(self.subject.model, self.subject.loss_fn))
+            self.left.append((self.base_left, self._left_now()))
             if not self.random or seen.ended == self.base.ended:
                 if _unmoved(_of(seen.losses, self.kept), _of(self.base.losses, self.kept)):
                     self._compare_norms(self.base, seen)
                     continue
+                if not thorough:
+                    self.replay()
                 if not self.random:
                     raise DpvdError(MIXING)
             self._replace_quietly(replaced, seen)
@@ -274,20 +285,23 @@ class _Trial:
         expected = _of(base.losses, self.kept)
         scale = expected[torch.isfinite(expected)].abs().amax() if torch.isfinite(expected).any() else 1.0
         if not _within(_of(seen.losses, places), expected, 1e-4 * max(float(scale), 0.1)):
+            if not self.random:
+                self.replay()
+                if self.random:
+                    raise CannotTry("it began to draw random numbers")
             raise DpvdError(SIZE)
 
     def run_another(self) -> None:
         """A run on other examples, only for what it leaves behind."""
         if batch_size(self.batch) > 1:
-            self.another = self._replaced("drawn", 1.0)
+            another = self._replaced("drawn", 1.0)
         else:
-            self.another = tuple(_another_like(tensor) for tensor in self.batch)
+            another = tuple(_another_like(tensor) for tensor in self.batch)
         try:
-            self.run(self.another, norms=False)
-        except RuntimeError:  # an example that was made up may be out of range
-            self.another = ()
+            self.run(another, norms=False)
+        except (RuntimeError, ValueError, IndexError, ArithmeticError):  # what was made up may be out of range
             return
-        self.others_left.append(Snapshot(self.subject.model, self.subject.loss_fn))
+        self.left.append((self.base_left, self._left_now()))
 
     def compare_state(self) -> frozenset[str]:
         """What the runs left behind must not depend on their examples.
@@ -295,17 +309,15 @@ class _Trial:
         Returns: names of the buffers that changed all the same.
         """
         settled = frozenset(self.start.changed_buffers(self.base_left))
-        for left in self.others_left:
-            for name in self.base_left.changed_buffers(left):
-                raise _keeps_data(name)
         refuse_change([name for name in self.written if self.watch.is_parameter(name)], settled, self.watch)
-        differing = [left for left in self.others_left if not self.base_left.same_as(left)]
-        if not differing:
-            return settled
-        after_itself = self.run(self.batch, after=self.base_left, norms=False)
-        once_more = self.run(self.batch, after=self.base_left, norms=False)
-        for left in differing:
-            after_others = self.run(self.batch, after=left, norms=False)
+        for own, others in self.left:
+            for name in own.changed_buffers(others):
+                raise _keeps_data(name)
+            if own.same_as(others):
+                continue
+            after_itself = self.run(self.batch, after=own, norms=False)
+            once_more = self.run(self.batch, after=own, norms=False)
+            after_others = self.run(self.batch, after=others, norms=False)
             repeats = _unmoved(once_more.losses, after_itself.losses)
             if repeats and not _unmoved(after_others.losses, after_itself.losses):
                 raise DpvdError(MEMORY)
@@ -366,6 +378,9 @@ class _Trial:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
                 return _Seen(losses, None, positions(), drawn)
         return self.run(batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after)
+
+    def _left_now(self) -> Snapshot:
+        return Snapshot(self.subject.model, self.subject.loss_fn)
 
     def _run_replaced(self, which: str, factor: float) -> tuple[Batch, _Seen]:
         """A run with the other rows replaced; not enlarged if the model cannot take that."""

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Buffers", "Snapshot", "is_plain_object", "modules_of", "parts_of"]
+__all__ = ["Snapshot", "Watch", "is_plain_object", "modules_of", "parts_of"]
 
 DEEPEST = 4  # how many objects are opened, one inside the other, in search of state
 LARGEST_COPY = 1 << 20  # entries of a tensor that is no buffer; a data set that hangs on an object is not copied
@@ -243,20 +243,23 @@ class Snapshot:
             self._put_back.append(partial(generator.setstate, generator.getstate()))
 
 
-class Buffers:
-    """The buffers and parameters of a model and of the modules in its loss, watched from step to step.
+class Watch:
+    """The buffers of a model and of the modules in its loss, watched from step to step; its parameters, if asked to.
 
     A change is seen by the counter that torch keeps of writes to a tensor, not by looking at values: this is asked
     twice in every step.
     """
 
-    def __init__(self, model: nn.Module, loss_fn: Any) -> None:
+    def __init__(self, model: nn.Module, loss_fn: Any, *, parameters: bool = False) -> None:
         self._places: list[tuple[str, dict[str, Any]]] = []
         self._parameters: set[str] = set()
         for root, top in (("", model), *modules_of(loss_fn)):
             for name, module in top.named_modules(prefix=root):
-                self._places += [(name, held) for held in (module._buffers, module._parameters) if held]
-                self._parameters.update(_join(name, local) for local in module._parameters)
+                if module._buffers:
+                    self._places.append((name, module._buffers))
+                if parameters and module._parameters:
+                    self._places.append((name, module._parameters))
+                    self._parameters.update(_join(name, local) for local in module._parameters)
 
     def is_parameter(self, name: str) -> bool:
         return name in self._parameters
