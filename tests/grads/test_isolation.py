@@ -104,7 +104,7 @@ MIXING_LOSSES = [
 
 MIXING_LAYERS = {
     "batch statistics behind a dropout": (nn.Dropout(0.5), lambda x: x - x.mean(0)),
-    "batch statistics behind noise": (lambda x: x + torch.randn_like(x), lambda x: x / x.std(0)),
+    "batch statistics behind noise": (lambda x: x + torch.randn_like(x), lambda x: x - x.mean(0)),
     "a little of the mean": (lambda x: x - 1e-3 * x.mean(0),),
     "a thousandth of a normaliser": (lambda x: x / (0.999 + 1e-3 * x.abs().mean()),),
     "running sum": (lambda x: x + 0.01 * x.cumsum(0),),
@@ -140,6 +140,15 @@ def test_a_layer_that_mixes_examples_is_refused(case, engine, dtype, generator):
         clipped_grad(
             network(*MIXING_LAYERS[case]).to(dtype), losses_of, (x.to(dtype), y), clipping=Clipping(), engine=engine
         )
+
+
+@pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2e-7), (torch.float64, 1e-12)])
+def test_the_least_mixing_that_is_noticed(dtype, share, generator):
+    """Little of the others is enough, since they are enlarged; ten times the rounding of a loss is seen."""
+    x, y = make_batch(40, generator)
+    model = network(lambda x: x - share * x.mean(0)).to(dtype)
+    with pytest.raises(DpvdError, match="mixes examples"):
+        clipped_grad(model, losses_of, (x.to(dtype), y), clipping=Clipping())
 
 
 @pytest.mark.parametrize("case", DRAWN_PARTNERS)
@@ -569,8 +578,9 @@ def test_a_batch_of_one_example_settles_nothing(generator):
     model = network(lambda x: x - x.mean(0))
     clipper = GradientClipper(model, losses_of, clipping=Clipping())
     list(clipper(make_batch(1, generator)))
+    assert clipper.describe_isolation() == "each example's gradient formed alone (one backward pass each)"
     with pytest.raises(DpvdError, match="mixes examples"):
-        list(clipper(make_batch(8, generator)))
+        list(clipper(make_batch(8, generator), step=3))  # at which no check would be due
 
 
 class Swapped:

@@ -30,6 +30,9 @@ __all__ = ["Finding", "Subject", "examine", "examine_state", "refuse_change", "w
 KEPT_AT_RANDOM = 4  # rows that are looked at, beside those with the largest and the smallest loss
 ORACLE_ROWS = 4  # rows whose gradients are compared with those of the oracle
 ENLARGED = 1000.0
+# By what the other rows of a batch are replaced: copies of the row with the largest loss, enlarged, or of that with the
+# smallest, or rows drawn from the batch.
+WAYS = {"largest": ENLARGED, "smallest": 1.0, "drawn": 1.0}
 UNCLIPPED = Clipping(ClippingMode.NONE)
 
 MIXING = (
@@ -95,8 +98,8 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
     Args:
         subject: the model and the loss.
         batch: the examples; none of the runs has more of them at once.
-        thorough: replace the other examples in all ways, and ask the oracle. A later check of the same model replaces
-            them in one way that is drawn at random, and takes for granted that runs repeat.
+        thorough: try everything. A later check of the same model changes one thing about the other examples, drawn at
+            random, and takes the oracle's word, and that runs repeat, from the first.
         is_random: what was found of the model before; a thorough check finds it anew.
 
     Raises:
@@ -109,8 +112,11 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
         try:
             if thorough:
                 trial.replay()
-            trial.replace_others(thorough)
-            trial.change_size()
+                for way in WAYS:
+                    trial.replace_others(way)
+                trial.change_size()
+            else:
+                trial.change_one_thing()
         except CannotTry as reason:
             made = False
             trial.why_not = f"whether its examples interact cannot be tried out: {reason}"
@@ -234,26 +240,31 @@ class _Trial:
         if not _unmoved(again.losses, self.base.losses):
             raise CannotTry("the same batch gives other losses under the same seeds")
 
-    def replace_others(self, thorough: bool) -> None:
-        ways = [("largest", ENLARGED), ("smallest", 1.0), ("drawn", 1.0)]
-        if not thorough:
-            ways = [ways[int(torch.randint(len(ways), (), generator=self.choices))]]
-        for which, factor in ways:
-            if self.random and self.left:  # a row that was drawn as partner may have been one of those kept
-                self.seed += 2
-                self.base = self.run(self.batch)
-                self.base_left = self._left_now()
-            replaced, seen = self._run_replaced(which, factor)
-            self.left.append((self.base_left, self._left_now()))
-            if not self.random or seen.ended == self.base.ended:
-                if _unmoved(_of(seen.losses, self.kept), _of(self.base.losses, self.kept)):
-                    self._compare_norms(self.base, seen)
-                    continue
-                if not thorough:
-                    self.replay()
-                if not self.random:
-                    raise DpvdError(MIXING)
-            self._replace_quietly(replaced, seen)
+    def change_one_thing(self) -> None:
+        """Replace the other examples in one way, or take fewer of them."""
+        which = int(torch.randint(len(WAYS) + 1, (), generator=self.choices))
+        if which == len(WAYS):
+            self.change_size()
+        else:
+            self.replace_others(list(WAYS)[which])
+
+    def replace_others(self, way: str) -> None:
+        """The kept rows beside others. Their losses must not move, nor the norms of their gradients."""
+        if self.random and self.left:  # a row that was drawn as partner may have been one of those kept
+            self.seed += 2
+            self.base = self.run(self.batch)
+            self.base_left = self._left_now()
+        replaced, seen = self._run_replaced(way)
+        self.left.append((self.base_left, self._left_now()))
+        if not self.random or seen.ended == self.base.ended:
+            if _unmoved(_of(seen.losses, self.kept), _of(self.base.losses, self.kept)):
+                self._compare_norms(self.base, seen)
+                return
+            if not self.random:
+                self.replay()
+            if not self.random:
+                raise DpvdError(MIXING)
+        self._replace_quietly(replaced, seen)
 
     def _replace_quietly(self, replaced: Batch, seen: _Seen) -> None:
         """Once more with the same draws for every example.
@@ -299,7 +310,7 @@ class _Trial:
             another = tuple(_another_like(tensor) for tensor in self.batch)
         try:
             self.run(another, norms=False)
-        except (RuntimeError, ValueError, IndexError, ArithmeticError):  # what was made up may be out of range
+        except Exception:  # what was made up may be out of range, and a model may say so in any way
             return
         self.left.append((self.base_left, self._left_now()))
 
@@ -382,13 +393,13 @@ class _Trial:
     def _left_now(self) -> Snapshot:
         return Snapshot(self.subject.model, self.subject.loss_fn)
 
-    def _run_replaced(self, which: str, factor: float) -> tuple[Batch, _Seen]:
+    def _run_replaced(self, way: str) -> tuple[Batch, _Seen]:
         """A run with the other rows replaced; not enlarged if the model cannot take that."""
-        replaced = self._replaced(which, factor)
+        replaced = self._replaced(way, WAYS[way])
         try:
             return replaced, self.run(replaced)
-        except (RuntimeError, ValueError, IndexError, ArithmeticError):
-            replaced = self._replaced(which, 1.0)
+        except Exception:
+            replaced = self._replaced(way, 1.0)
             return replaced, self._run_or_give_up(replaced)
 
     def _quiet_base(self) -> _Seen:
@@ -404,8 +415,9 @@ class _Trial:
     ) -> _Seen:
         try:
             return self.run(batch, quietly=quietly, norms=norms, seed=seed)
-        except (RuntimeError, ValueError, IndexError, ArithmeticError) as error:
-            raise CannotTry(f"a run on other examples failed ({str(error).splitlines()[0]})") from error
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise CannotTry(f"a run on other examples failed ({reason})") from error
 
     def _compare_norms(self, base: _Seen, seen: _Seen) -> None:
         kept = self.kept

@@ -1,0 +1,86 @@
+"""Faults that let one example reach into another's gradient, or into what leaves with the model."""
+
+from tests.faults.faults import Fault
+
+__all__ = ["FAULTS"]
+
+TESTS = "tests/grads/test_isolation.py::"
+
+FAULTS = [
+    Fault(
+        "engine remembered after a batch of one example",
+        "grads/choice.py",
+        {
+            "            if batch_size(batch) > 1:\n                self._is_due": "            self._chosen = "
+            "Engine.FACTORED\n            if True:\n                self._is_due"
+        },
+        TESTS + "test_a_batch_of_one_example_settles_nothing",
+    ),
+    Fault(
+        "mixing tolerated a hundred times as much",
+        "grads/isolation.py",
+        {"    return _within(ours, truth, relative * ": "    return _within(ours, truth, 100 * relative * "},
+        TESTS + "test_the_least_mixing_that_is_noticed[dtype1-1e-12]",
+    ),
+    Fault(
+        "no check when the model is random",
+        "grads/isolation.py",
+        {
+            "        self._replace_quietly(replaced, seen)\n": "",
+            "        base = self._quiet_base() if self.random else self.base\n": "        if self.random:\n"
+            "            return\n        base = self.base\n",
+        },
+        TESTS + "test_a_layer_that_mixes_examples_is_refused[batch statistics behind noise-auto-dtype1]",
+    ),
+    Fault(
+        "the fast engine for a model that could not be checked",
+        "grads/choice.py",
+        {"            if not finding.why_not:\n": "            if not finding.why_not or not finding.made:\n"},
+        TESTS + "test_noise_that_cannot_be_replayed_is_left_to_the_safe_engines",
+    ),
+    Fault(
+        "buffers not compared",
+        "grads/isolation.py",
+        {"            for name in own.changed_buffers(others):\n": "            for name in ():\n"},
+        TESTS + "test_a_memory_bank_is_refused_by_name_and_left_empty",
+    ),
+    Fault(
+        "attributes not compared",
+        "grads/isolation.py",
+        {"            if own.same_as(others):\n": "            if not own.changed_buffers(others):\n"},
+        TESTS + "test_averages_that_are_kept_are_refused[attribute-auto]",
+    ),
+    Fault(
+        "verdict kept for another loss",
+        "grads/api.py",
+        {"            self._grouping = None  # work everything out anew\n": "            pass\n"},
+        TESTS + "test_a_change_is_seen_at_the_next_batch[exchange_function-object]",
+    ),
+    Fault(
+        "number of examples not varied",
+        "grads/isolation.py",
+        {"                trial.change_size()\n": ""},
+        TESTS + "test_a_loss_that_depends_on_the_size_of_the_batch_is_refused[<lambda>0]",
+    ),
+    Fault(
+        "norms not compared",
+        "grads/isolation.py",
+        {
+            "                self._compare_norms(self.base, seen)\n": "",
+            "        if thorough and not trial.why_not:\n": "        if False:\n",
+        },
+        TESTS + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
+    ),
+    Fault(
+        "no check after the first",
+        "grads/choice.py",
+        {"        self._is_due |= _is_due(step or self._batches)\n": ""},
+        TESTS + "test_mixing_that_begins_unseen_is_found_by_the_next_check",
+    ),
+    Fault(
+        "sensitivity worked out once although a layer is unfrozen later",
+        "grads/changes.py",
+        {" or (now is not None and now.requires_grad is not train)": ""},
+        TESTS + "test_the_sensitivity_follows_a_layer_that_is_unfrozen",
+    ),
+]
