@@ -36,6 +36,20 @@ def data(count: int = EXAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.randn(count, 4, generator=generator), torch.randint(3, (count,), generator=generator)
 
 
+class Hoarder(nn.Module):
+    """Keeps a mean of the data, once it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(4))
+        self.keeps = False
+
+    def forward(self, x):
+        if self.keeps:
+            self.mean += 0.1 * x.mean(0).detach()
+        return x
+
+
 def make_step(model: nn.Module | None = None, plan: PrivacyPlan = PLAN, **options) -> PrivateStep:
     model = network() if model is None else model
     return PrivateStep(model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=0.1), **options)
@@ -231,6 +245,22 @@ class TestWhatIsBound:
     def test_a_model_that_cannot_be_trained_privately_is_refused_at_construction(self):
         with pytest.raises(DpvdError, match="BatchNorm1d"):
             make_step(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+
+    def test_half_precision_half_way_is_refused_before_a_charge(self):
+        step = make_step()
+        train(step, 1)
+        step.model.half()
+        refused(step, next(PLAN.batches(data(), start=1)), "noise goes into float32 or float64")
+
+    def test_a_buffer_that_begins_to_keep_data_later_is_stated(self):
+        model = nn.Sequential(Hoarder(), network())
+        step = make_step(model)
+        train(step, 2)
+        model[0].keeps = True
+        with pytest.raises(DpvdError, match="'0.mean' keeps something of the data"):
+            step(next(PLAN.batches(data(), start=2)))
+        assert step.charged == 2
+        assert "Not covered: buffers that a batch was found to have changed" in step.guarantee(1e-3).sentence()
 
     def test_a_model_in_eval_mode_is_warned_about(self, caplog):
         make_step(network().eval())

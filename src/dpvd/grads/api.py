@@ -75,6 +75,11 @@ class GradientClipper:
         """How far one example can move the sum of the clipped gradients in L2 norm."""
         return self.clipping.sensitivity(relation, self.grouping.count)
 
+    @property
+    def spoiled(self) -> bool:
+        """Whether a batch has written something of itself into a buffer, where it still is."""
+        return self._choice.spoiled
+
     def describe_isolation(self) -> str:
         """In words for the statement of privacy: why no example reached into another's gradient."""
         return self._choice.describe()

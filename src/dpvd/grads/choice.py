@@ -53,6 +53,7 @@ class EngineChoice:
         self._checked = 0
         self._used = dict.fromkeys(ENGINES, 0)  # batches, by the engine that took them
         self._warned = False
+        self.spoiled = False  # whether a batch has changed a buffer that then had to be refused
 
     def begin(self, subject: Subject) -> None:
         """Forget what was found: the model or the loss is another one."""
@@ -103,7 +104,9 @@ class EngineChoice:
             return self.run(part, clipping)
         changed = self._buffers.changed(before)
         if changed:
+            self.spoiled = True  # unless the next line says that all is well
             refuse_change(changed, self._settled or frozenset(), self._buffers)
+            self.spoiled = False
         return found
 
     def describe(self) -> str:

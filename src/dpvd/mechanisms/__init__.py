@@ -2,7 +2,7 @@
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
 from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of
-from dpvd.mechanisms.noise import GridNoise, noise_on_grid, release_sums, standard_normal
+from dpvd.mechanisms.noise import GridNoise, check_noise, noise_on_grid, release_sums, standard_normal
 from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Sampler",
     "SeededBits",
     "SystemBits",
+    "check_noise",
     "draw_of",
     "noise_on_grid",
     "release_sums",

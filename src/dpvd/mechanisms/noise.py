@@ -22,7 +22,7 @@ from dpvd.native import (
     release_from_key,
 )
 
-__all__ = ["GridNoise", "noise_on_grid", "release_sums", "standard_normal"]
+__all__ = ["GridNoise", "check_noise", "noise_on_grid", "release_sums", "standard_normal"]
 
 _FINENESS = 2.0**-10  # all roundings to the grid together, as a part of sensitivity and noise
 _SMALL = 1 << 14  # entries; below, a draw of its own costs more than a copy
@@ -189,7 +189,7 @@ def release_sums(
     References:
         Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Appendix A.
     """
-    _check(noise, sums)
+    check_noise(noise, sums)
     pieces = _pieces(sums, scales, parameters)
     secured = [_secure(exact_bytes_for(piece.count), bits) for piece in pieces]
     for piece, randomness in zip(pieces, secured, strict=True):
@@ -275,7 +275,12 @@ def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:
         tensor.copy_(part.view(tensor.shape))
 
 
-def _check(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
+def check_noise(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
+    """Raise unless tensors of these types can hold this noise; to be asked before anything is charged.
+
+    Raises:
+        DpvdError: naming the tensor.
+    """
     for name, total in sums.items():
         limits = _LIMITS.get(total.dtype)
         if limits is None:

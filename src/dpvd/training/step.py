@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
 from dpvd.grads import GradientClipper, Isolation, LossFn, as_batch, batch_size, micro_batches
-from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, draw_of, noise_on_grid
+from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, check_noise, draw_of, noise_on_grid
 from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, SamplingKind
@@ -149,6 +149,7 @@ class PrivateStep:
 
     def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None) -> None:
         noise = self._grid_noise()
+        check_noise(noise, self.parameters)
         self._tie_scale(noise.std)
         try:
             self.update.begin(self.parameters)
@@ -161,6 +162,8 @@ class PrivateStep:
             self.update.release(noise, self._noise, jacobian, pulls)
         except BaseException:
             self.update.discard()  # no sum without noise stays in memory
+            if self.clipper.spoiled:
+                self._account.note_not_covered("buffers that a batch was found to have changed")
             raise
 
     def _grid_noise(self) -> GridNoise:
