@@ -257,7 +257,7 @@ class TestWhatIsBound:
         step = make_step(model)
         train(step, 2)
         model[0].keeps = True
-        with pytest.raises(DpvdError, match="'0.mean' keeps something of the data"):
+        with pytest.raises(DpvdError, match=r"'0\.mean' keeps something of the data"):
             step(next(PLAN.batches(data(), start=2)))
         assert step.charged == 2
         assert "Not covered: buffers that a batch was found to have changed" in step.guarantee(1e-3).sentence()
