@@ -88,6 +88,7 @@ class Taking:
 
     def end(self) -> None:
         self._timer.cancel()
+        self._timer.join()  # on a busy machine it takes a moment to notice
         self._process.kill()
         self._process.communicate()
         self._errors.close()
