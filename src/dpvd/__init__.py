@@ -1,13 +1,26 @@
 """Differentially private training of Bayesian neural networks by variational dropout.
 
-The names below are the ones most programs need. They are loaded when first used: accounting alone
-(``import dpvd.privacy``) does not load torch.
+The names below are the ones most programs need. They and the packages (``dpvd.nn``, ``dpvd.data``, ...)
+are loaded when first used: neither ``import dpvd`` nor accounting alone (``dpvd.privacy``) loads torch.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    # "import x as x" tells type checkers that the name is meant for users.
+    from dpvd import data as data
+    from dpvd import errors as errors
+    from dpvd import experiments as experiments
+    from dpvd import grads as grads
+    from dpvd import mechanisms as mechanisms
+    from dpvd import native as native
+    from dpvd import nn as nn
+    from dpvd import plan as plan
+    from dpvd import privacy as privacy
+    from dpvd import report as report
+    from dpvd import runs as runs
+    from dpvd import training as training
     from dpvd.errors import DpvdError
     from dpvd.grads import ClippedSum, Clipping, Problem, check, clipped_grad, fix
     from dpvd.nn import kl, log_alpha, prune, sparsity, variational
@@ -16,7 +29,22 @@ if TYPE_CHECKING:
     from dpvd.runs import RunRecord, TrainedRun, predict_dist
     from dpvd.training import PrivateStep, Recipe, fit
 
-__version__ = "0.1.0"
+__version__ = "0.1.0"  # the only place: pyproject.toml reads it from here
+
+_MODULES = (
+    "data",
+    "errors",
+    "experiments",
+    "grads",
+    "mechanisms",
+    "native",
+    "nn",
+    "plan",
+    "privacy",
+    "report",
+    "runs",
+    "training",
+)
 
 _HOMES = {
     "ClippedSum": "dpvd.grads",
@@ -68,10 +96,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    """Import what is asked for; called only for names that are not here yet."""
+    if name in _MODULES:
+        return import_module(f"dpvd.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'dpvd' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOMES])
+    return sorted([*__all__, *_MODULES, "__version__"])
