@@ -151,9 +151,9 @@ def test_epochs_become_steps(epochs, examples, batch_size, steps):
     ("arguments", "message"),
     [
         ({"batch_size": 101}, "batch_size must be at most the number of examples, 100"),
-        ({"batch_size": 0}, "batch_size must be a whole number"),
-        ({"examples": 0}, "examples must be a whole number"),
-        ({"steps": 0}, "steps must be a whole number"),
+        ({"batch_size": 0}, "batch_size must be an integer"),
+        ({"examples": 0}, "examples must be an integer"),
+        ({"steps": 0}, "steps must be an integer"),
         ({"epochs": 3}, "steps or epochs"),
         ({"steps": 0, "epochs": -1}, "epochs must be a finite number above 0"),
         ({"steps": 0, "epochs": 1e308}, "make more than 100,000,000 steps"),

@@ -39,10 +39,10 @@ def non_negative(**named: float) -> None:
 
 
 def positive_int(**named: int) -> None:
-    """Raise unless every named value is a whole number of at least one."""
+    """Raise unless every named value is an integer of at least one."""
     for name, value in named.items():
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise DpvdError(f"{name} must be a whole number of at least 1, got {value!r}")
+            raise DpvdError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def in_unit_interval(**named: float) -> None:

@@ -54,7 +54,7 @@ class TestValidate:
             validate(x, y, 3)
 
     def test_number_of_classes_is_checked(self) -> None:
-        with pytest.raises(DpvdError, match="classes must be a whole number"):
+        with pytest.raises(DpvdError, match="classes must be an integer"):
             validate(GOOD_X, GOOD_Y, 0)
 
 

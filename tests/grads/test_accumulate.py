@@ -117,7 +117,7 @@ def test_an_example_moves_the_sum_by_no_more_than_the_sensitivity(generator):
 
 @pytest.mark.parametrize("size", [0, -1, 2.0, True, "3"])
 def test_a_slice_has_at_least_one_example(size, generator):
-    with pytest.raises(DpvdError, match="micro_batch must be a whole number of at least 1"):
+    with pytest.raises(DpvdError, match="micro_batch must be an integer of at least 1"):
         clipped_grad(
             two_layers(LAYERS["linear"]),
             cross_entropy,

@@ -72,7 +72,7 @@ def test_an_existing_file_is_kept(path):
 @pytest.mark.parametrize("steps", [0, -1, 1.5, True])
 def test_only_whole_positive_charges(path, steps):
     ledger = Ledger.create(path, PLAN)
-    with pytest.raises(DpvdError, match="steps must be a whole number"):
+    with pytest.raises(DpvdError, match="steps must be an integer"):
         ledger.charge(steps)
     assert Ledger.open(path).charged == 0
 

@@ -30,8 +30,8 @@ def test_epochs_are_rounded_up_to_whole_steps(epochs, steps):
         (float("nan"), 3, 10, "epochs must be a finite number above 0"),
         (0, 3, 10, "epochs must be a finite number above 0"),
         (1, 11, 10, "batch_size must be at most the number of examples, 10; got 11"),
-        (1, 0, 10, "batch_size must be a whole number"),
-        (1, 1, 0, "examples must be a whole number"),
+        (1, 0, 10, "batch_size must be an integer"),
+        (1, 1, 0, "examples must be an integer"),
     ],
 )
 def test_bad_questions_are_refused(epochs, batch_size, examples, words):

@@ -72,5 +72,5 @@ def test_a_whole_run_in_slices(generator):
 
 def test_a_bad_size_is_refused_before_anything_is_charged(generator):
     model = network()
-    with pytest.raises(DpvdError, match="micro_batch must be a whole number of at least 1, got 0"):
+    with pytest.raises(DpvdError, match="micro_batch must be an integer of at least 1, got 0"):
         PrivateStep(model, cross_entropy, plan_with(1.0), torch.optim.SGD(model.parameters(), lr=0.1), micro_batch=0)

@@ -52,7 +52,7 @@ class RunOptions:
                 raise DpvdError(f"method {self.method} needs a privacy budget: give --epsilon, or use --method none")
             positive(epsilon=self.epsilon)
         if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
-            raise DpvdError(f"seed must be a whole number from 0 to {SEEDS - 1}, got {self.seed!r}")
+            raise DpvdError(f"seed must be an integer from 0 to {SEEDS - 1}, got {self.seed!r}")
         for name in ("hidden", "batch_size"):
             if getattr(self, name) is not None:
                 positive_int(**{name: getattr(self, name)})
@@ -69,7 +69,7 @@ class RunOptions:
         if self.gamma is not None and self.decay is not Decay.POWER:
             raise DpvdError("gamma is the exponent of the power decay η₀/t^γ: give --decay power with it")
         if self.scale is not None and self.method is not Method.DPVD:
-            raise DpvdError(f"a posterior scale can be chosen for method dpvd only, not for {self.method}")
+            raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
 
     def _parse_names(self) -> None:
         """Accept names as plain text too."""
