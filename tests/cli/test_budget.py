@@ -54,7 +54,7 @@ def test_the_table_fits_80_columns_and_names_everything(question):
 def test_a_delta_of_one_over_n_warns():
     outcome = call("budget", *SETTING, "--delta", 1e-4, "--noise-multiplier", 5, "--json")
     assert outcome.code == 0
-    assert outcome.err.startswith("warning: delta 0.0001 is not below 1/N")
+    assert outcome.err.startswith("warning: --delta 0.0001 is not below 1/N")
 
 
 @pytest.mark.parametrize(
@@ -62,19 +62,19 @@ def test_a_delta_of_one_over_n_warns():
     [
         ((), ["--epsilon or --noise-multiplier"]),
         (("--epsilon", 1, "--noise-multiplier", 1), ["--epsilon or --noise-multiplier"]),
-        (("--epsilon", 0), ["epsilon", "above 0"]),
-        (("--epsilon", "nan"), ["epsilon", "nan"]),
-        (("--epsilon", "inf"), ["epsilon"]),
-        (("--noise-multiplier", -1), ["noise_multiplier", "-1"]),
-        (("--noise-multiplier", "nan"), ["noise_multiplier", "nan"]),
-        (("--noise-multiplier", 1e300), ["noise_multiplier", "1e+300"]),
-        (("--epsilon", 1, "--delta", 0), ["delta"]),
-        (("--epsilon", 1, "--delta", 1), ["delta"]),
+        (("--epsilon", 0), ["--epsilon must ", "above 0"]),
+        (("--epsilon", "nan"), ["--epsilon must ", "nan"]),
+        (("--epsilon", "inf"), ["--epsilon must "]),
+        (("--noise-multiplier", -1), ["--noise-multiplier must ", "-1"]),
+        (("--noise-multiplier", "nan"), ["--noise-multiplier must ", "nan"]),
+        (("--noise-multiplier", 1e300), ["--noise-multiplier must ", "1e+300"]),
+        (("--epsilon", 1, "--delta", 0), ["--delta must "]),
+        (("--epsilon", 1, "--delta", 1), ["--delta must "]),
         (("--epsilon", 1, "--delta", 1e-300), ["1e-300"]),
-        (("--epsilon", 1, "--examples", 0), ["examples"]),
-        (("--epsilon", 1, "--batch-size", 0), ["batch_size"]),
-        (("--epsilon", 1, "--batch-size", 60_001), ["batch_size", "60000"]),
-        (("--epsilon", 1, "--epochs", 0), ["epochs"]),
+        (("--epsilon", 1, "--examples", 0), ["--examples must "]),
+        (("--epsilon", 1, "--batch-size", 0), ["--batch-size must "]),
+        (("--epsilon", 1, "--batch-size", 60_001), ["--batch-size must ", "60000"]),
+        (("--epsilon", 1, "--epochs", 0), ["--epochs must "]),
         (("--epsilon", 1, "--epochs", 1e308), ["steps"]),
         (("--epsilon", 1, "--examples", 10**26), ["steps"]),
         (("--epsilon", 1, "--sampling", "fixed-size"), ["fixed-size", "add-or-remove"]),

@@ -29,7 +29,7 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(tmp_path):
     out, err = process.communicate(timeout=120)
     assert process.returncode == 2
     assert out == ""
-    assert err == "error: epsilon must be a finite number above 0, got -1.0\n"
+    assert err == "error: --epsilon must be a finite number above 0, got -1.0\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGINT")

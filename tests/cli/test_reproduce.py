@@ -22,7 +22,7 @@ def test_drawing_only_runs_nothing(tmp_path) -> None:
 
 def test_bad_options_are_refused(tmp_path) -> None:
     assert_refused(call("reproduce", "--quick", "--full", "--out", tmp_path), "--quick", "--full")
-    assert_refused(call("reproduce", "--dataset", "cats", "--out", tmp_path), "digits, mnist", "cats")
+    assert_refused(call("reproduce", "--dataset", "cats", "--out", tmp_path), "--dataset must", "digits, mnist", "cats")
     assert_refused(call("reproduce", "fig9", "--out", tmp_path), "'experiment': 'fig9' is not one of 'table1'")
-    assert_refused(call("reproduce", "fig3", "--jobs", 0, "--out", tmp_path), "jobs")
+    assert_refused(call("reproduce", "fig3", "--jobs", 0, "--out", tmp_path), "--jobs must")
     assert list(tmp_path.iterdir()) == []

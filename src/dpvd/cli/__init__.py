@@ -1,6 +1,7 @@
 """The command line: ``dpvd train | budget | predict | show | reproduce | doctor``.
 
-A command is loaded when it is asked for: help and version need nothing, a question about a budget no torch.
+A command is loaded when it is asked for: help and version need nothing, a question about a budget
+no torch.
 """
 
 import sys
@@ -11,35 +12,41 @@ import typer
 
 from dpvd import __version__
 from dpvd.cli.console import fail, say
-from dpvd.cli.lazy import lazy_group
+from dpvd.cli.lazy import epilog, lazy_group
 from dpvd.errors import DpvdError
 
 __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
-INTERRUPTED_WORDS = (
-    "interrupted: a run can be taken up again with the same command and --resume, a reproduction with the same command"
-)
+INTERRUPTED_WORDS = "Interrupted. To continue, rerun the command with --resume (reproduce: without)."
 
-# The class of all wrong uses. Typer exports only this descendant of it, and keeps its parent in different places.
+# The class of all wrong uses. Typer exports only this descendant of it, and keeps its parent in
+# different places.
 UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 
-# Each is a function in a module of the same name; its first line of help is repeated here to be shown without it.
+# Each is a function in a module of the same name; its first line of help is repeated here to be
+# shown without loading it.
 COMMANDS = {
-    "train": "Train a model on a data set and write it, its record and its report page into a folder.",
-    "budget": "Show the noise that every accountant asks for at a budget, or the ε it grants to a noise.",
-    "predict": "Predict the class of each example, its probability, and how sure the model is of that probability.",
-    "show": "Show a run's statement, result and settings; of an unfinished run, what it has been charged.",
-    "reproduce": "Run the paper's experiments that have no record yet, and write tables, figures and verdicts.",
-    "doctor": "Show versions, threads and what draws the noise, and test the key stream and the noise.",
+    "train": "Train a model on a data set; write model, record and report page into a folder.",
+    "budget": "Show the noise each accountant requires for (ε, δ), or the ε of a given noise.",
+    "predict": "Predict each example's class, its probability, and the spread of the probability.",
+    "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
+    "reproduce": "Run the paper's experiments without a record; write tables, figures, verdicts.",
+    "doctor": "Show versions, threads and what draws the noise; test the key stream and the noise.",
 }
+
+EXAMPLES = (
+    "dpvd train digits --epsilon 1 --delta 1e-5",
+    "dpvd train --help",
+)
 
 app = typer.Typer(
     cls=lazy_group("dpvd.cli", COMMANDS),
-    add_completion=False,
     pretty_exceptions_enable=False,
-    help="Train neural networks on sensitive data with a differential-privacy guarantee that is true.",
+    help="Train neural networks on sensitive data with a differential-privacy guarantee that holds "
+    "for the code that ran.",
+    epilog=epilog(EXAMPLES),
 )
 
 
@@ -52,17 +59,27 @@ def _print_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show it.")
+        bool,
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Show the version and exit.",
+        ),
     ] = False,
     debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error; allowed anywhere on the line.")
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error; anywhere on the line."),
     ] = False,
 ) -> None:
     """Options of all commands."""
 
 
 def main() -> None:
-    """Run a command. Bad input ends with one line on stderr and exit code 2; with ``--debug``, its traceback too."""
+    """Run a command.
+
+    Bad input ends with one line on stderr and exit code 2; with ``--debug``, its traceback too.
+    """
     debug = "--debug" in sys.argv
     arguments = [argument for argument in sys.argv[1:] if argument != "--debug"] or ["--help"]
     try:
@@ -73,7 +90,8 @@ def main() -> None:
         fail(str(error))
         code = 2
     except UsageError as error:
-        words = error.format_message().rstrip(".").replace("Value error, ", "")  # the parser's own prefix for choices
+        # "Value error" is the parser's own prefix for choices.
+        words = error.format_message().rstrip(".").replace("Value error, ", "")
         fail(f"{words} (see {_command(error)} --help)")
         code = 2
     except (typer.Abort, KeyboardInterrupt):

@@ -9,7 +9,15 @@ from dp_accounting import DpEvent
 from rich.table import Table
 
 from dpvd.cli.console import out, print_json, print_text, say
-from dpvd.cli.options import AsJson, Delta, warn_of_large_delta
+from dpvd.cli.options import (
+    PRIVACY,
+    TRAINING,
+    AsJson,
+    Delta,
+    RelationChoice,
+    SamplingChoice,
+    warn_of_large_delta,
+)
 from dpvd.errors import DpvdError, in_unit_interval, positive
 from dpvd.privacy import (
     AccountantName,
@@ -24,7 +32,13 @@ from dpvd.privacy import (
 )
 from dpvd.privacy import epsilon as epsilon_of
 
-__all__ = ["budget"]
+__all__ = ["EXAMPLES", "budget"]
+
+_MNIST = "--delta 1e-5 --examples 60000 --batch-size 600 --epochs 20"
+EXAMPLES = (
+    f"dpvd budget --epsilon 1 {_MNIST}",
+    f"dpvd budget --noise-multiplier 2 {_MNIST}",
+)
 
 # Outside of this, and within it at the ends, ε is 0 or in the millions: no noise is worth a question there.
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e7
@@ -39,16 +53,49 @@ WORDS = {
 
 def budget(
     delta: Delta,
-    examples: Annotated[int, typer.Option(help="N, the number of training examples.", show_default=False)],
-    batch_size: Annotated[int, typer.Option(help="Expected batch size.", show_default=False)],
-    epochs: Annotated[float, typer.Option(help="Passes over the data.", show_default=False)],
-    epsilon: Annotated[float | None, typer.Option(help="ε to spend: the table shows the noise it takes.")] = None,
-    noise_multiplier: Annotated[float | None, typer.Option(help="Noise instead: the table shows ε.")] = None,
-    relation: Annotated[Relation, typer.Option(help="Which data sets are neighbours.")] = Relation.ADD_OR_REMOVE,
-    sampling: Annotated[SamplingKind, typer.Option(help="How batches are drawn.")] = SamplingKind.POISSON,
+    examples: Annotated[
+        int,
+        typer.Option(
+            help="N, the number of training examples.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ],
+    batch_size: Annotated[
+        int,
+        typer.Option(
+            help="Expected batch size.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ],
+    epochs: Annotated[
+        float,
+        typer.Option(
+            help="Passes over the data.",
+            show_default=False,
+            rich_help_panel=TRAINING,
+        ),
+    ],
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="ε to spend: the table shows the noise it takes. This or --noise-multiplier.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    noise_multiplier: Annotated[
+        float | None,
+        typer.Option(
+            help="Noise over sensitivity: the table shows its ε. This or --epsilon.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
+    relation: RelationChoice = Relation.ADD_OR_REMOVE,
+    sampling: SamplingChoice = SamplingKind.POISSON,
     as_json: AsJson = False,
 ) -> None:
-    """Show the noise that every accountant asks for at a budget, or the ε it grants to a noise."""
+    """Show the noise each accountant requires for (ε, δ), or the ε of a given noise."""
     if (epsilon is None) == (noise_multiplier is None):
         raise DpvdError("give either --epsilon or --noise-multiplier")
     if epsilon is not None:

@@ -17,7 +17,12 @@ from dpvd.cli.options import AsJson
 from dpvd.mechanisms import SystemBits, standard_normal
 from dpvd.native import draw_from_key, implementation_in_use, write_key_stream
 
-__all__ = ["doctor"]
+__all__ = ["EXAMPLES", "doctor"]
+
+EXAMPLES = (
+    "dpvd doctor",
+    "dpvd doctor --json",
+)
 
 UNSAFE = 1  # exit code
 _DRAWS = 100_000
@@ -30,7 +35,7 @@ _SEEDED_NOISE = "1fa286235e3d250ca06f8694b4059c45010918c665ad73568b550fa4ac5b2e6
 
 
 def doctor(as_json: AsJson = False) -> None:
-    """Show versions, threads and what draws the noise, and test the key stream and the noise.
+    """Show versions, threads and what draws the noise; test the key stream and the noise.
 
     Ends with exit code 1 if a test fails: nothing that this installation trains is private then.
     """

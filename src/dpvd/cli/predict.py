@@ -12,21 +12,35 @@ import typer
 from torch import Tensor
 
 from dpvd.cli.console import print_json
-from dpvd.cli.options import AsJson
+from dpvd.cli.options import OUTPUT, AsJson
 from dpvd.errors import DpvdError, positive_int
 from dpvd.runs import TrainedRun
 
-__all__ = ["predict"]
+__all__ = ["EXAMPLES", "predict"]
+
+EXAMPLES = (
+    "dpvd predict runs/first new.csv",
+    "dpvd predict runs/first new.npy --samples 100 --out predictions.csv",
+)
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    inputs: Annotated[Path, typer.Argument(help="Examples: .csv (one row each, no labels; a header is fine) or .npy")],
-    samples: Annotated[int, typer.Option(help="Weight samples to average over.")] = 32,
-    out_file: Annotated[Path | None, typer.Option("--out", help="Write CSV here instead of to stdout.")] = None,
+    inputs: Annotated[
+        Path,
+        typer.Argument(help="Examples: .csv (one row each, no labels; a header is fine) or .npy"),
+    ],
+    samples: Annotated[
+        int,
+        typer.Option(help="Weight samples to average over.", rich_help_panel="Prediction"),
+    ] = 32,
+    out_file: Annotated[
+        Path | None,
+        typer.Option("--out", help="CSV file to write. Default: stdout.", rich_help_panel=OUTPUT),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Predict the class of each example, its probability, and how sure the model is of that probability."""
+    """Predict each example's class, its probability, and the spread of the probability."""
     positive_int(samples=samples)
     if out_file is not None and as_json:
         raise DpvdError("give --out or --json, not both")

@@ -14,11 +14,19 @@ from dpvd.errors import DpvdError
 from dpvd.privacy import Ledger
 from dpvd.runs import RunRecord
 
-__all__ = ["show"]
+__all__ = ["EXAMPLES", "show"]
+
+EXAMPLES = (
+    "dpvd show runs/first",
+    "dpvd show runs/first --json",
+)
 
 
-def show(run: Annotated[Path, typer.Argument(help="Folder of a run.")], as_json: AsJson = False) -> None:
-    """Show a run's statement, result and settings; of an unfinished run, what it has been charged."""
+def show(
+    run: Annotated[Path, typer.Argument(help="Folder of a run.")],
+    as_json: AsJson = False,
+) -> None:
+    """Show a run's statement, result and settings, or what an unfinished run was charged."""
     if not run.is_dir():
         raise DpvdError(f"there is no run folder {run}")
     if not (run / "record.json").exists() and (run / "ledger.jsonl").exists():
@@ -75,4 +83,4 @@ def _show_unfinished(run: Path, as_json: bool) -> None:
         print_json({"finished": False, "charged": ledger.charged, "steps": steps, "plan": ledger.plan})
     else:
         print_text(f"unfinished: {ledger.charged} of {steps} steps are charged.")
-        print_line(f"Go on with the command that started it, and --out {run} --resume")
+        print_line(f"To continue, rerun the command that started it with --out {run} --resume")

@@ -2,67 +2,185 @@
 
 from datetime import UTC, datetime
 from pathlib import Path
+from sys import maxsize
 from typing import Annotated, Any
 
 import typer
 
 from dpvd.cli.console import print_json, print_line, print_text, say
-from dpvd.cli.options import AsJson, Delta, parse_accountant, warn_of_large_delta
-from dpvd.cli.progress import progress_bar
+from dpvd.cli.options import (
+    OUTPUT,
+    PRIVACY,
+    TRAINING,
+    AsJson,
+    DataDir,
+    Delta,
+    RelationChoice,
+    SamplingChoice,
+    parse_accountant,
+    warn_of_large_delta,
+)
+from dpvd.cli.progress import show_progress
 from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.report import write_report
 from dpvd.runs import Method, NetworkKind, RunOptions, RunRecord, Scale, execute, prepare_run
-from dpvd.training import Decay
+from dpvd.training import Decay, default_batch_size
 
-__all__ = ["train"]
+__all__ = ["EXAMPLES", "train"]
+
+EXAMPLES = (
+    "dpvd train digits --epsilon 1 --delta 1e-5 --out runs/first",
+    "dpvd train mnist --epsilon 3 --delta 1e-5 --network cnn --data-dir ~/data",
+)
+
+NETWORK = "Network"  # a heading in the help
+
+# The recipe takes all examples up to these numbers.
+PRIVATE_BATCH = default_batch_size(maxsize, private=True)
+ORDINARY_BATCH = default_batch_size(maxsize, private=False)
 
 
 def train(
     dataset: Annotated[str, typer.Argument(help="digits or mnist")],
     delta: Delta,
-    epsilon: Annotated[float | None, typer.Option(help="ε to spend; not needed with --method none.")] = None,
-    method: Annotated[Method, typer.Option(help="dpvd, svi and dpsgd are private; none is not.")] = Method.DPVD,
-    seed: Annotated[int, typer.Option(help="Of the initial weights and of dropout; never of the privacy noise.")] = 0,
-    batch_size: Annotated[int | None, typer.Option(help="Expected batch size. Default: by the rule.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data. Default: by the rule.")] = None,
+    epsilon: Annotated[
+        float | None,
+        typer.Option(
+            help="ε to spend. Required unless --method none.",
+            rich_help_panel=PRIVACY,
+        ),
+    ] = None,
     accountant: Annotated[
-        AccountantName, typer.Option(parser=parse_accountant, help="pld, rdp (or moments), zcdp, advanced.")
+        AccountantName,
+        typer.Option(
+            parser=parse_accountant,
+            help="How the steps' privacy loss is added up; moments is another name of rdp.",
+            rich_help_panel=PRIVACY,
+        ),
     ] = AccountantName.PLD,
-    relation: Annotated[Relation, typer.Option(help="Which data sets are neighbours.")] = Relation.ADD_OR_REMOVE,
-    sampling: Annotated[SamplingKind, typer.Option(help="How batches are drawn.")] = SamplingKind.POISSON,
-    scale: Annotated[
-        Scale | None, typer.Option(help="Source of the posterior scale ζ (dpvd). Default: privacy.")
-    ] = None,
-    network: Annotated[
-        NetworkKind, typer.Option(help="mlp: one hidden layer; cnn: two convolutions and one, for images.")
-    ] = NetworkKind.MLP,
-    hidden: Annotated[int | None, typer.Option(help="Hidden units. Default: 1000 for mlp, 32 for cnn.")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="η₀. Default: by the rule.")] = None,
-    decay: Annotated[
-        Decay | None, typer.Option(help="How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.")
-    ] = None,
-    gamma: Annotated[float | None, typer.Option(help="γ of --decay power. Default: 1.")] = None,
+    relation: RelationChoice = Relation.ADD_OR_REMOVE,
+    sampling: SamplingChoice = SamplingKind.POISSON,
     clipping: Annotated[
-        ClippingMode | None, typer.Option(help="How gradients are bounded. Default: automatic.")
+        ClippingMode | None,
+        typer.Option(
+            help="How per-example gradients are bounded. Default: automatic.",
+            rich_help_panel=PRIVACY,
+        ),
     ] = None,
-    clip_norm: Annotated[float | None, typer.Option(help="C. Default: 1.")] = None,
-    kl_weight: Annotated[float | None, typer.Option(help="Factor of the KL term. Default: by the rule.")] = None,
+    clip_norm: Annotated[
+        float | None,
+        typer.Option(help="Clipping norm C. Default: 1.", rich_help_panel=PRIVACY),
+    ] = None,
     seeded_noise: Annotated[
-        bool, typer.Option("--seeded-noise", help="Reproducible noise and sampling: not private.")
+        bool,
+        typer.Option(
+            "--seeded-noise",
+            help="Reproducible noise and sampling: not private against whoever knows the seed.",
+            rich_help_panel=PRIVACY,
+        ),
     ] = False,
-    data_dir: Annotated[Path | None, typer.Option(help="Where MNIST's files are.")] = None,
-    out_dir: Annotated[
-        Path | None, typer.Option("--out", help="Folder of the run. Default: a new one in runs/.")
+    method: Annotated[
+        Method,
+        typer.Option(
+            help="dpvd, svi and dpsgd are private; none is not.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = Method.DPVD,
+    batch_size: Annotated[
+        int | None,
+        typer.Option(
+            help="Expected batch size. Default: set by the recipe, all examples up to "
+            f"{PRIVATE_BATCH} (--method none: {ORDINARY_BATCH}).",
+            rich_help_panel=TRAINING,
+        ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the interrupted run in --out.")] = False,
+    epochs: Annotated[
+        float | None,
+        typer.Option(
+            help="Passes over the data. Default: set by the recipe (100 on digits, 10.5 on mnist).",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(
+            help="Initial learning rate η₀. Default: set by the recipe, from the noise.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    decay: Annotated[
+        Decay | None,
+        typer.Option(
+            help="How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="Exponent γ of --decay power. Default: 1.", rich_help_panel=TRAINING),
+    ] = None,
+    kl_weight: Annotated[
+        float | None,
+        typer.Option(
+            help="Factor of the KL term (dpvd). Default: set by the recipe, 0.01.",
+            rich_help_panel=TRAINING,
+        ),
+    ] = None,
+    seed: Annotated[
+        int,
+        typer.Option(
+            help="Seed for initial weights and dropout (never for privacy noise).",
+            rich_help_panel=TRAINING,
+        ),
+    ] = 0,
+    network: Annotated[
+        NetworkKind,
+        typer.Option(
+            help="mlp: one hidden layer; cnn: two convolutions and a hidden layer, for images.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = NetworkKind.MLP,
+    hidden: Annotated[
+        int | None,
+        typer.Option(
+            help="Hidden units. Default: 1000 for mlp, 32 for cnn.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    scale: Annotated[
+        Scale | None,
+        typer.Option(
+            help="Source of the posterior scale ζ (dpvd). Default: privacy.",
+            rich_help_panel=NETWORK,
+        ),
+    ] = None,
+    data_dir: DataDir = None,
+    out_dir: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            help="Folder of the run. Default: a new one in runs/.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue the interrupted run in --out.",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Train a model on a data set and write it, its record and its report page into a folder."""
+    """Train a model on a data set; write model, record and report page into a folder."""
     if resume and out_dir is None:
         raise DpvdError("--resume needs --out: name the folder of the run to go on with")
+    if clipping is ClippingMode.NONE and method is not Method.NONE:
+        raise DpvdError(f"--clipping none is for --method none: {method} needs bounded gradients")
     options = RunOptions(
         delta=delta,
         epsilon=None if method is Method.NONE else epsilon,
@@ -90,7 +208,8 @@ def train(
     with say.status("calibrating the noise"):
         run = prepare_run(options, data)
     folder = out_dir if out_dir is not None else _new_folder(dataset, method)
-    with progress_bar(run.plan.steps * run.plan.batch_size / run.plan.examples, options.epsilon) as on_step:
+    all_epochs = run.plan.steps * run.plan.batch_size / run.plan.examples
+    with show_progress(all_epochs, options.epsilon) as on_step:
         record = execute(run, folder, resume=resume, on_step=on_step)
     with say.status("writing the report"):
         page = write_report(record.to_dict(), folder)
