@@ -106,5 +106,5 @@ def test_for_people_it_prints_the_statement_the_accuracy_and_where_the_report_is
 def test_a_delta_of_one_over_n_warns_and_goes_on(tmp_path):
     outcome = call(*train_line(tmp_path / "run", delta=1e-3, json=True))
     assert outcome.code == 0
-    assert outcome.err.startswith("warning: delta 0.001 is not below 1/N = 0.000696")
+    assert outcome.err.startswith("warning: --delta 0.001 is not below 1/N = 0.000696")
     assert outcome.json["delta"] == 1e-3

@@ -17,6 +17,7 @@ from tests.docs.markdown import PAGES, ROOT, blocks, prose, table_names
 
 REFERENCE = ROOT / "docs" / "command-line.md"
 ROOT_COMMAND = typer.main.get_command(app)
+ROOT_OPTIONS = {name for option in ROOT_COMMAND.params for name in option.opts} | {"--help"}
 COMMANDS = {name: command.load() for name, command in ROOT_COMMAND.commands.items()}
 
 LINES = [
@@ -32,7 +33,7 @@ VERBS = sorted({words[1] for _, _, text in LINES if (words := shlex.split(text))
 
 def parse(words: list[str]) -> str:
     """Parse a command line without running it, and return the command's name."""
-    if words[1] in ("--help", "--version"):
+    if words[1] in ROOT_OPTIONS:
         return words[1]
     name, arguments = words[1], words[2:]
     with ROOT_COMMAND.make_context("dpvd", [name], resilient_parsing=True) as parent:
@@ -42,7 +43,7 @@ def parse(words: list[str]) -> str:
 
 @pytest.mark.parametrize(("place", "words"), QUOTED, ids=[place for place, _ in QUOTED])
 def test_quoted_commands_parse(place: str, words: list[str]) -> None:
-    assert parse(words) in {*COMMANDS, "--help", "--version"}
+    assert parse(words) in {*COMMANDS, *ROOT_OPTIONS}
 
 
 def test_every_command_is_quoted_and_a_wrong_one_is_noticed() -> None:
