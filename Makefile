@@ -1,6 +1,7 @@
 # Every target does its own set-up, once, in .venv. Start with: make demo
 PYTHON ?= python3
 BIN := .venv/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 
 .PHONY: setup demo test check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
@@ -42,11 +43,14 @@ opacus-norms: .venv/ready
 clean:
 	rm -rf .venv site build dist runs
 
+# A torch that is in .venv already is kept, whichever build it is; pip gets the one in constraints.txt
+# only where there is none.
 .venv/ready: pyproject.toml setup.py constraints.txt $(wildcard src/dpvd/native/*.[ch])
 	$(PYTHON) tools/check_python.py
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt "torch" -e ".[dev]"
+	$(BIN)/python -m pip show --quiet torch 2>/dev/null || $(PIP_INSTALL) -c constraints.txt torch
+	$(PIP_INSTALL) -e ".[dev]"
 	touch $@
 .venv/docs-ready: .venv/ready
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
+	$(PIP_INSTALL) -e ".[docs]"
 	touch $@
