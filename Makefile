@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 
-.PHONY: setup demo test check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
+.PHONY: setup demo test wheel check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -12,6 +12,9 @@ demo: .venv/ready
 test: .venv/ready check
 	$(BIN)/python -m pytest --cov --cov-report=term:skip-covered --cov-report=json:.coverage.json
 	$(BIN)/python tools/coverage_floor.py .coverage.json
+# The sdist and the wheel as for a release, installed where nothing else of dpvd is, and run there.
+wheel: .venv/ready
+	$(BIN)/python tools/check_wheel.py
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
