@@ -17,6 +17,8 @@ from dpvd.experiments.catalogue import BUDGETS, DELTA, EXPERIMENTS, METHODS, swe
 from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200
 from dpvd.experiments.verdicts import CHECKS
 
+CLOSE = ("DPVD-zCDP", "SVI-zCDP", "Abadi et al.")  # between which the paper sees small differences
+
 
 def all_runs(experiment: Experiment, protocol: Protocol) -> list[Spec]:
     chosen = dict.fromkeys(tuning_cells(experiment, protocol), (0.3, 0.5))
@@ -56,7 +58,11 @@ def test_the_table_has_every_method_budget_variant_and_seed() -> None:
     runs = [spec for spec in all_runs(Experiment.TABLE1, DIGITS_100) if spec.delta == DELTA]
     private = [m for m in METHODS if m != "NP"]
     wanted = {
-        (m, v, e, s) for m in private for v in (Variant.AS_PRINTED, Variant.TUNED) for e in BUDGETS for s in range(10)
+        (m, v, e, s)
+        for m in private
+        for v in (Variant.AS_PRINTED, Variant.TUNED)
+        for e in BUDGETS
+        for s in range(30 if m in CLOSE and e < 10 else 10)
     }
     wanted |= {("DPVD-PLD", Variant.RECIPE, e, s) for e in BUDGETS for s in range(10)}
     wanted |= {("NP", v, None, s) for v in (Variant.AS_PRINTED, Variant.TUNED) for s in range(10)}

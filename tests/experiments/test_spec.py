@@ -13,8 +13,18 @@ PAPER = make_spec(PROTOCOLS["digits-100"], "DPVD-zCDP", Variant.AS_PRINTED, 1.0,
 
 
 def test_the_hash_of_a_spec_of_the_paper_never_changes() -> None:
-    """Records are found by it: a change of this value orphans all that were made."""
-    assert PAPER.hash == "2752b6159fdd447d940e6c240333986bf86aa391f838ab3a61525b5a114e6060"
+    """Records are found by it: a change of these values orphans all that were made."""
+    abadi = make_spec(PROTOCOLS["digits-100"], "Abadi et al.", Variant.AS_PRINTED, 1.0, 0)
+    assert PAPER.hash == "36c1c3d9645dc9ae02d8d7604ef78440914fc83df0fb62b9e771589aac1e760e"
+    assert abadi.hash == "71a4f6907995d242b4c554a3d428510f0887b53b3006dea70e7985174363925d"
+
+
+def test_the_other_reading_of_the_kl_term_is_another_spec() -> None:
+    """DPVD with the KL term in its gradient had this hash: its records are not taken for those of today."""
+    assert PAPER.kl_weight == 0
+    other = replace(PAPER, kl_weight=1.0)
+    assert other.hash == "2752b6159fdd447d940e6c240333986bf86aa391f838ab3a61525b5a114e6060"
+    assert other.hash != PAPER.hash
 
 
 def test_specs_survive_being_written_down() -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "delta_specs",
     "make_spec",
     "runs_of",
+    "seeds_of",
     "sweep_specs",
     "tuning_cells",
 ]
@@ -74,6 +75,10 @@ METHODS = {
 NP = "NP"
 SWEPT = "DPVD-zCDP"
 """The method of Fig. 5."""
+CLOSE_METHODS = ("DPVD-zCDP", "SVI-zCDP", "Abadi et al.")
+CLOSE_BUDGETS = (1.0, 0.1)
+"""The cells between which the paper sees small differences. They are named here, before they are run: whoever adds
+seeds until a verdict appears finds one."""
 
 
 class Experiment(StrEnum):
@@ -190,6 +195,12 @@ def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> lis
     return list(dict.fromkeys(found))
 
 
+def seeds_of(protocol: Protocol, method: str, epsilon: float | None) -> int:
+    """How many runs a cell of Table 1 is the mean of."""
+    close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
+    return protocol.close_seeds if close and protocol.close_seeds else protocol.seeds
+
+
 def sweep_specs(protocol: Protocol, choices: Choices) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
     """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the protocol.
 
@@ -235,7 +246,8 @@ def _cells(protocol: Protocol, methods: Iterable[str], budgets: Iterable[float],
     for method in methods:
         for epsilon in (None,) if method == NP else tuple(budgets):
             for variant in (Variant.AS_PRINTED, Variant.TUNED):
-                found += cell_specs(protocol, method, variant, epsilon, choices, protocol.seeds)
+                seeds = seeds_of(protocol, method, epsilon)
+                found += cell_specs(protocol, method, variant, epsilon, choices, seeds)
     return found
 
 

@@ -15,8 +15,11 @@ class Protocol:
         epochs, batch_size, hidden: E, S and hidden units.
         learning_rate: η₀ as printed.
         seeds: runs for each cell of Table 1 and Fig. 1, 2, 4.
+        close_seeds: the same for cells that the paper's closest comparisons are made of; 0: as the others.
         sweep_seeds: runs for each point of Fig. 5; 0 leaves it out.
-        rates, gammas: the grid from which tuned variants take η₀ and γ.
+        rates, gammas: the grid from which the search for η₀ and γ starts.
+        search_on: whether the search goes on to neighbours of the best point until none of them is untried.
+        tuned_at: name of a shorter protocol whose search decides here too; empty: the protocol has its own.
         hidden_sweep, epochs_sweep, clip_sweep, batch_sweep: the values of Fig. 5, the protocol's own among them.
         as_in_paper: whether sizes and lengths are the paper's.
     """
@@ -36,6 +39,9 @@ class Protocol:
     clip_sweep: tuple[float, ...] = ()
     batch_sweep: tuple[int, ...] = ()
     as_in_paper: bool = False
+    close_seeds: int = 0
+    search_on: bool = False
+    tuned_at: str = ""
 
     @property
     def words(self) -> str:
@@ -62,6 +68,8 @@ DIGITS_100 = Protocol(
     rates=(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0),
     gammas=(0.0, 0.5, 1.0),
     as_in_paper=True,
+    close_seeds=30,
+    search_on=True,
 )
 MNIST_200 = Protocol(
     "mnist-200",
@@ -72,21 +80,25 @@ MNIST_200 = Protocol(
     learning_rate=0.1,
     seeds=3,
     sweep_seeds=2,
-    rates=(0.01, 0.03, 0.1, 0.3),
-    gammas=(0.0, 0.5),
+    rates=(),
+    gammas=(),
     hidden_sweep=(50, 100, 200, 500, 1000, 2000),
     epochs_sweep=(50, 100, 200, 400),
     clip_sweep=(1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
     batch_sweep=(100, 200, 400, 600, 1000, 2000),
     as_in_paper=True,
+    tuned_at="mnist-10",
 )
 MNIST_10 = replace(
     MNIST_200,
     name="mnist-10",
     epochs=10,
     rates=(0.03, 0.1, 0.3, 1.0),
+    gammas=(0.0, 0.5),
     epochs_sweep=(2, 5, 10, 20),
     as_in_paper=False,
+    search_on=True,
+    tuned_at="",
 )
 DIGITS_QUICK = Protocol(
     "digits-quick",

@@ -78,22 +78,41 @@ def reproduce(
         DpvdError: if data cannot be had (before anything is run), or a record is damaged.
     """
     cells = [cell for protocol in protocols for cell in tuning_cells(experiment, protocol)]
-    undecided = [cell for cell in cells if cell not in folder.tuning]
-    first = [(spec, folder.trials) for cell in undecided for spec in folder.trials.missing(trials(cell))]
-    known = _runs(experiment, protocols, folder)
-    for name in sorted({spec.dataset for spec, _ in [*first, *known]}):
+    undecided = [cell for cell in cells if _is_open(cell, folder)]
+    first = _trials(undecided, folder)
+    for name in sorted({spec.dataset for spec, _ in [*first, *_runs(experiment, protocols, folder)]}):
         load(name, data_dir)  # better now than after hours
     # Runs that wait for a choice are known in number and length, not yet in learning rate: count others in their place.
     waiting = _runs(experiment, protocols, folder, assumed=undecided)
     bar = _Bar([*first, *waiting], on_progress)
-    for spec in run_all(_longest_first(first), processes, data_dir):
-        bar.advance(cost(spec))
+    run = 0
+    while jobs := _trials(undecided, folder):  # what is best of the first may ask for more
+        for spec in run_all(jobs, processes, data_dir):
+            bar.advance(cost(spec))
+            run += 1
     for cell in undecided:
-        folder.tuning.write(choose(cell, folder.trials))
-    second = _runs(experiment, protocols, folder)
-    for spec in run_all(_longest_first(second), processes, data_dir):
+        folder.tuning.write(choose(cell, _scores(folder)))
+    for spec in run_all(_seed_by_seed(_runs(experiment, protocols, folder)), processes, data_dir):
         bar.advance(cost(spec))
-    return len(first) + len(second)
+        run += 1
+    return run
+
+
+def _is_open(cell: TuningCell, folder: Folder) -> bool:
+    """Whether nothing was chosen for a cell yet, or the search has to go on."""
+    return cell not in folder.tuning or bool(trials(cell, folder.tuning.scores()))
+
+
+def _scores(folder: Folder) -> dict[str, float]:
+    """Of all trials: those that have a record here, and those that choices were made from."""
+    return folder.tuning.scores() | {record.hash: record.accuracy for record in folder.trials.read_all()}
+
+
+def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
+    """The trials that these cells ask for next; none twice."""
+    scores = _scores(folder)
+    wanted = [spec for cell in cells for spec in trials(cell, scores)]
+    return [(spec, folder.trials) for spec in dict.fromkeys(wanted)]
 
 
 def _runs(
@@ -105,8 +124,9 @@ def _runs(
     return [(spec, folder.records) for spec in folder.records.missing(wanted)]
 
 
-def _longest_first(jobs: list[Job]) -> list[Job]:
-    return sorted(jobs, key=lambda job: -cost(job[0]))
+def _seed_by_seed(jobs: list[Job]) -> list[Job]:
+    """The first seed of everything, then the second: a reproduction that is stopped has whole tables."""
+    return sorted(jobs, key=lambda job: job[0].seed)
 
 
 class _Bar:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
-from dpvd.experiments.catalogue import Choices, cell_specs, delta_specs, sweep_specs
+from dpvd.experiments.catalogue import Choices, cell_specs, delta_specs, seeds_of, sweep_specs
 from dpvd.experiments.protocols import Protocol
 from dpvd.experiments.record import Record
 from dpvd.experiments.spec import Spec, Variant
@@ -89,7 +89,8 @@ class Results:
 
     def cell(self, protocol: Protocol, method: str, variant: Variant, epsilon: float | None) -> Summary | None:
         """A cell of Table 1."""
-        return self._summary(cell_specs(protocol, method, variant, epsilon, self._choices, protocol.seeds))
+        seeds = protocol.seeds if variant is Variant.RECIPE else seeds_of(protocol, method, epsilon)
+        return self._summary(cell_specs(protocol, method, variant, epsilon, self._choices, seeds))
 
     def sweep(self, protocol: Protocol, variant: Variant, setting: str) -> dict[float, Summary]:
         """A panel of Fig. 5: by value of the setting."""

@@ -1,19 +1,23 @@
-"""Choosing learning rate and decay on a part of the training data, never on the test data."""
+"""Choosing learning rate and decay on a part of the training data, never on the test data.
+
+A search starts with a grid and goes on to the neighbours of its best point, one step in η₀ or in γ
+away, until all of them have been tried: no choice is left at the edge of what was looked at.
+"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
+from dpvd.experiments.carry import carried_rate
 from dpvd.experiments.catalogue import Choices, TuningCell, make_spec
-from dpvd.experiments.protocols import PROTOCOLS
-from dpvd.experiments.record import RecordStore
+from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.report import write_atomically
 
-__all__ = ["COST", "Trial", "Tuning", "TuningStore", "choose", "trials"]
+__all__ = ["COST", "Scores", "Trial", "Tuning", "TuningStore", "choose", "trials"]
 
 COST = (
     "The guarantee is that of a final run alone. The trials are not in the account: each spent the budget of its cell "
@@ -22,10 +26,21 @@ COST = (
 )
 """What the search costs, in words."""
 
+RATES = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""The learning rates that a search can reach, in the order of its steps."""
+GAMMAS = (0.0, 0.5, 1.0)
+"""The decays that a search can reach, in the order of its steps."""
+
+Point = tuple[float, float]
+"""η₀ and γ."""
+
+Scores = Mapping[str, float]
+"""Accuracy on the held-out tenth, by the hash of the trial's spec."""
+
 
 @dataclass(frozen=True)
 class Trial:
-    """One point of the grid, its accuracy on the held-out tenth and the hash of the spec that was run for it."""
+    """One point that was tried, its accuracy on the held-out tenth and the hash of the spec that was run for it."""
 
     learning_rate: float
     gamma: float
@@ -39,9 +54,10 @@ class Tuning:
 
     Args:
         cell: protocol, method and budget.
-        learning_rate, gamma: the choice.
-        at_edge: whether the chosen η₀ is the smallest or largest of the grid: a better one may lie beyond.
-        trials: every point of the grid.
+        learning_rate, gamma: the choice. Where a shorter protocol's search decides, η₀ is the best trial's, carried
+            over to this length.
+        at_edge: whether the best η₀ is the smallest or largest that was tried: a better one may lie beyond.
+        trials: every point.
         cost: what the search costs in privacy, in words.
     """
 
@@ -52,40 +68,103 @@ class Tuning:
     trials: tuple[Trial, ...]
     cost: str = COST
 
+    @property
+    def best(self) -> Trial:
+        """The most accurate trial; of equals, the one with the smallest steps."""
+        return max(self.trials, key=lambda trial: (trial.accuracy, -trial.learning_rate, trial.gamma))
+
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"trials": [asdict(trial) for trial in self.trials]}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Tuning":
+        """Read what ``to_dict`` wrote.
+
+        Raises:
+            DpvdError: if a field is missing or unknown, or trials are not those that the cell asks for today: a
+                choice that was made for other settings is never taken for one that was made for these.
+        """
         known = {f.name for f in fields(cls)}
         if not isinstance(values, Mapping) or set(values) != known:
             raise DpvdError("not the result of a search: delete it, and it will be made again")
         made = tuple(Trial(**trial) for trial in values["trials"])
-        return cls(**{**values, "cell": TuningCell(**values["cell"]), "trials": made})
+        tuning = cls(**{**values, "cell": TuningCell(**values["cell"]), "trials": made})
+        if any(_trial(tuning.cell, (t.learning_rate, t.gamma)).hash != t.spec for t in made):
+            raise DpvdError("its trials were run for other settings: delete it, and it will be made again")
+        return tuning
 
 
-def trials(cell: TuningCell) -> list[Spec]:
-    """The specs whose accuracy on the held-out tenth decides about a cell: one for each point of the grid."""
-    protocol = PROTOCOLS[cell.protocol]
-    base = replace(make_spec(protocol, cell.method, Variant.TUNED, cell.epsilon, seed=0), part=Part.HELD_OUT)
-    return [replace(base, learning_rate=rate, gamma=gamma) for rate in protocol.rates for gamma in protocol.gammas]
+def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
+    """The specs that must be run before something can be chosen for a cell, given what has been run.
+
+    Guarantees: what is asked for depends on the scores alone; where nothing is missing the list is empty.
+    """
+    protocol = _searched(cell)
+    points = [(rate, gamma) for rate in protocol.rates for gamma in protocol.gammas]
+    missing = [spec for spec in (_trial(cell, point) for point in points) if spec.hash not in scores]
+    if missing or not protocol.search_on:
+        return missing
+    best = _tried(cell, scores)[0]
+    around = [_trial(cell, point) for point in _neighbours((best.learning_rate, best.gamma))]
+    return [spec for spec in around if spec.hash not in scores]
 
 
-def choose(cell: TuningCell, store: RecordStore) -> Tuning:
-    """The best point of the grid; of equals, the one with the smallest steps.
+def choose(cell: TuningCell, scores: Scores) -> Tuning:
+    """The best point.
 
     Raises:
         DpvdError: if a trial has not been run.
     """
+    missing = trials(cell, scores)
+    if missing:
+        raise DpvdError(f"{len(missing)} trials of {cell.name} have no record: run them first")
+    protocol, searched = PROTOCOLS[cell.protocol], _searched(cell)
+    best, tried = _tried(cell, scores)
+    rates = [trial.learning_rate for trial in tried]
+    rate = best.learning_rate
+    if searched is not protocol:
+        rate = carried_rate(cell.method, cell.epsilon, rate, best.gamma, searched, protocol)
+    return Tuning(cell, rate, best.gamma, best.learning_rate in (min(rates), max(rates)), tried)
+
+
+def _searched(cell: TuningCell) -> Protocol:
+    """The protocol at which trials are run."""
+    protocol = PROTOCOLS[cell.protocol]
+    return PROTOCOLS[protocol.tuned_at] if protocol.tuned_at else protocol
+
+
+def _trial(cell: TuningCell, point: Point) -> Spec:
+    base = make_spec(_searched(cell), cell.method, Variant.TUNED, cell.epsilon, seed=0)
+    rate, gamma = point
+    return replace(base, part=Part.HELD_OUT, learning_rate=rate, gamma=gamma)
+
+
+def _tried(cell: TuningCell, scores: Scores) -> tuple[Trial, tuple[Trial, ...]]:
+    """The best trial, and all."""
+    protocol = _searched(cell)
     made = []
-    for spec in trials(cell):
-        assert spec.learning_rate is not None
-        assert spec.gamma is not None
-        made.append(Trial(spec.learning_rate, spec.gamma, store.read(spec).accuracy, spec.hash))
-    best = max(made, key=lambda trial: (trial.accuracy, -trial.learning_rate, trial.gamma))
-    rates = [trial.learning_rate for trial in made]
-    at_edge = best.learning_rate in (min(rates), max(rates))
-    return Tuning(cell, best.learning_rate, best.gamma, at_edge, tuple(made))
+    for rate in sorted({*RATES, *protocol.rates}):
+        for gamma in sorted({*GAMMAS, *protocol.gammas}):
+            name = _trial(cell, (rate, gamma)).hash
+            if name in scores:
+                made.append(Trial(rate, gamma, scores[name], name))
+    tried = tuple(made)
+    return Tuning(cell, 0.0, 0.0, False, tried).best, tried
+
+
+def _neighbours(point: Point) -> list[Point]:
+    """One step in η₀ or in γ away.
+
+    >>> _neighbours((1.0, 0.5))
+    [(0.3, 0.5), (3.0, 0.5), (1.0, 0.0), (1.0, 1.0)]
+    """
+    rate, gamma = point
+    return [(other, gamma) for other in _beside(rate, RATES)] + [(rate, other) for other in _beside(gamma, GAMMAS)]
+
+
+def _beside(value: float, steps: tuple[float, ...]) -> list[float]:
+    place = steps.index(value)
+    return [steps[index] for index in (place - 1, place + 1) if 0 <= index < len(steps)]
 
 
 class TuningStore:
@@ -105,13 +184,13 @@ class TuningStore:
         """Every choice there is.
 
         Raises:
-            DpvdError: if a file is damaged.
+            DpvdError: if a file is damaged, or was made for other settings.
         """
         found = []
         for path in sorted(self.folder.glob("*.json")):
             try:
                 found.append(Tuning.from_dict(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, TypeError) as error:
+            except (OSError, ValueError, TypeError, KeyError) as error:
                 raise DpvdError(f"the choice {path} cannot be read: {error}") from error
         return found
 
@@ -119,5 +198,13 @@ class TuningStore:
         """η₀ and γ by cell."""
         return {tuning.cell: (tuning.learning_rate, tuning.gamma) for tuning in self.read_all()}
 
+    def scores(self) -> dict[str, float]:
+        """Accuracies of all trials that choices were made from, by the hash of their specs."""
+        return _scores(trial for tuning in self.read_all() for trial in tuning.trials)
+
     def _path(self, cell: TuningCell) -> Path:
         return self.folder / f"{cell.name}.json"
+
+
+def _scores(made: Iterable[Trial]) -> dict[str, float]:
+    return {trial.spec: trial.accuracy for trial in made}

@@ -1,0 +1,55 @@
+"""Carrying a learning rate from a short protocol, at which it was chosen, over to a long one."""
+
+import math
+from functools import cache
+
+from dpvd.experiments.catalogue import DELTA, METHODS
+from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.protocols import Protocol
+from dpvd.plan import PrivacyPlan
+
+__all__ = ["carried_rate"]
+
+
+def carried_rate(
+    method: str, epsilon: float | None, rate: float, gamma: float, short: Protocol, long: Protocol
+) -> float:
+    r"""η₀ of the long run at which all of its steps leave as much noise on a weight as those of the short run.
+
+    A step leaves noise of η zΔ/S, with η = η₀/t^γ in epoch t; all steps of E epochs leave
+
+        η₀ z(E) √(Σ_(t ≤ E) t^(-2γ)) · √(steps in an epoch) · Δ/S
+
+    The last two factors are the same for both runs, which therefore have the same noise if
+
+        η₀(E) = η₀(e) · z(e)/z(E) · √(Σ_(t ≤ e) t^(-2γ) / Σ_(t ≤ E) t^(-2γ))
+
+    Edge cases: without privacy there is no noise to keep, and the rate stays. The result is rounded to two digits:
+        the rule is no finer than that.
+
+    Args:
+        method, epsilon: what calibrates the noise, and for which budget.
+        rate, gamma: η₀ and γ that were chosen.
+        short, long: the protocol of the choice, and the one that it is for; of the same data and batch size.
+    """
+    if epsilon is None:
+        return rate
+    noise = _multiplier(method, epsilon, short) / _multiplier(method, epsilon, long)
+    decayed = math.sqrt(_squares(short.epochs, gamma) / _squares(long.epochs, gamma))
+    return float(f"{rate * noise * decayed:.2g}")
+
+
+def _squares(epochs: int, gamma: float) -> float:
+    return math.fsum(t ** (-2 * gamma) for t in range(1, epochs + 1))
+
+
+@cache
+def _multiplier(method: str, epsilon: float, protocol: Protocol) -> float:
+    plan = PrivacyPlan(
+        examples=EXAMPLES[protocol.dataset], batch_size=protocol.batch_size, epochs=float(protocol.epochs)
+    )
+    accountant = METHODS[method].accountant
+    assert accountant is not None
+    calibrated = plan.calibrate(epsilon, DELTA, accountant).noise_multiplier
+    assert calibrated is not None
+    return calibrated
