@@ -3,12 +3,14 @@
 import csv
 import re
 import shutil
+from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from dpvd.experiments import Artefacts, Folder, Tuning, TuningCell, Variant, write_artefacts
+from dpvd.experiments import PROTOCOLS, Artefacts, Folder, Part, Tuning, TuningCell, Variant, write_artefacts
 from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import draw_all
@@ -22,11 +24,20 @@ from tests.experiments.small import TINY, made_up
 CHOSEN = {TuningCell("tiny", "DPVD-zCDP", 1.0): (0.3, 0.5)}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _tiny_protocol() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PROTOCOLS, TINY.name, TINY)
+        yield
+
+
 @pytest.fixture(scope="module")
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Folder(tmp_path_factory.mktemp("reproduction"))
     for cell, (rate, gamma) in CHOSEN.items():
-        folder.tuning.write(Tuning(cell, rate, gamma, True, (Trial(rate, gamma, 0.7, "x"),)))
+        (trial,) = cell_specs(TINY, cell.method, Variant.TUNED, cell.epsilon, CHOSEN, 1)
+        name = replace(trial, part=Part.HELD_OUT).hash
+        folder.tuning.write(Tuning(cell, rate, gamma, True, (Trial(rate, gamma, 0.7, name),)))
     specs = [
         *cell_specs(TINY, "DPVD-zCDP", Variant.AS_PRINTED, 1.0, {}, 2),
         *cell_specs(TINY, "DPVD-zCDP", Variant.TUNED, 1.0, CHOSEN, 2),
@@ -85,7 +96,7 @@ def test_choices_are_listed_with_their_cost(written: Path) -> None:
 
 def test_every_claim_has_a_verdict(written: Path) -> None:
     sentences, numbers = (rows(written / "tables" / f"{name}.csv") for name in ("claims", "numbers"))
-    assert {row["verdict"] for row in [*sentences, *numbers]} == {"holds", "fails", "cannot be judged"}
+    assert {row["verdict"] for row in [*sentences, *numbers]} == {"reproduced", "not reproduced", "inconclusive"}
     assert all(row["reason"] for row in [*sentences, *numbers])
     claims = load_claims()
     assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
@@ -150,7 +161,7 @@ def test_the_page_stands_alone(written: Path) -> None:
     page = (written / "reproduction.html").read_text(encoding="utf-8")
     assert not re.findall(r'(?:src|href)="(?!#)', page.replace("xlink:", ""))
     assert "<script" not in page
-    assert 'class="short fails"' in page
+    assert 'class="short not"' in page
     assert 'class="short below"' in page
     assert page.count("<figure>") == 4
 

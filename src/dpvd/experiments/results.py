@@ -1,6 +1,5 @@
 """Records by the cells of tables and figures: means, spreads, numbers of runs."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean, stdev
@@ -25,6 +24,7 @@ class Summary:
         examples: how many examples each accuracy is a share of.
         epsilon: the largest ε by ``pld`` among them; None without privacy.
         curve: epoch, mean accuracy and its standard deviation over runs (0 for a single run).
+        by_seed: each run's seed and final accuracy.
     """
 
     mean: float
@@ -33,18 +33,7 @@ class Summary:
     examples: int
     epsilon: float | None
     curve: tuple[tuple[float, float, float], ...]
-
-    @property
-    def error_of_mean(self) -> float | None:
-        """Standard error over seeds; None for a single run."""
-        return None if self.spread is None else self.spread / math.sqrt(self.runs)
-
-    @property
-    def error_with_test_set(self) -> float | None:
-        """Standard error over seeds and over test sets of this size."""
-        if self.error_of_mean is None:
-            return None
-        return math.sqrt(self.error_of_mean**2 + self.mean * (1 - self.mean) / self.examples)
+    by_seed: tuple[tuple[int, float], ...] = ()
 
     def words(self) -> str:
         """In per cent, with spread and number of runs.
@@ -69,6 +58,7 @@ def summarise(records: Sequence[Record]) -> Summary | None:
         runs=len(accuracies),
         examples=records[0].examples,
         epsilon=max(spent) if spent else None,
+        by_seed=tuple((record.spec.seed, record.accuracy) for record in records),
         curve=tuple((point[0][0], *_mean_and_spread([accuracy for _, accuracy in point])) for point in points),
     )
 

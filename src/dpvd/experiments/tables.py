@@ -90,11 +90,12 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
     )
     header = ("claim", "where", "protocol", "variant", "verdict", "ours", "reason")
     note = (
-        "A comparison holds or fails if the means are more than two standard errors (over seeds) apart; otherwise it "
-        "cannot be judged. A claim of several comparisons holds if all do, and fails if one does. Figures in points of "
-        "accuracy."
+        "A comparison is decided if the 95 % interval of the difference of means, taken seed by seed, leaves out "
+        "zero; otherwise it is inconclusive. A cell with one or two runs is taken to have a standard deviation of "
+        "15 % of its error rate, more than any with three or more has shown. A claim of several comparisons is "
+        "reproduced if all are, and not reproduced if one is not. Figures in points of accuracy."
     )
-    return Table("claims", "What the paper says, and whether it holds", note, header, rows)
+    return Table("claims", "What the paper says, and whether it is reproduced", note, header, rows)
 
 
 def numbers_table(judgements: Sequence[Judgement]) -> Table:
@@ -115,10 +116,10 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
     )
     header = ("accuracy of", "where", "protocol", "variant", "published", "ours", "verdict", "reason")
     note = (
-        "In per cent. A printed accuracy holds if ours is at most two standard errors (over seeds and over test sets "
-        "of this size) below it. Recipe: what the paper prints for DPVD-zCDP against DPVD-PLD by our default rule."
+        "In per cent. A printed accuracy is reproduced unless the 95 % interval of ours, over seeds and over test sets "
+        "of this size, lies below it. Recipe: what the paper prints for DPVD-zCDP against DPVD-PLD by our default rule."
     )
-    return Table("numbers", "Every printed accuracy, and whether it holds", note, header, rows)
+    return Table("numbers", "Every printed accuracy, and whether it is reproduced", note, header, rows)
 
 
 def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Table:

@@ -1,7 +1,7 @@
 """Does it hold? Our figure beside each claim of the paper, and the verdict with its reason.
 
-Two means differ when they lie more than two standard errors apart. What has not been run, or lies closer than that,
-cannot be judged.
+Two means differ when the 95 % interval of their difference leaves out zero. What has not been run, or lies closer than
+that, is inconclusive.
 """
 
 import math
@@ -13,6 +13,14 @@ from typing import Any
 
 from dpvd.experiments.catalogue import BUDGETS, NP
 from dpvd.experiments.claims import Claims, PublishedAccuracy, PublishedNoise
+from dpvd.experiments.contrasts import (
+    FEWEST,
+    OF_A_NORMAL,
+    Contrast,
+    assumed_spread,
+    contrast,
+    half_width,
+)
 from dpvd.experiments.noise import multiplier_of, noise_levels
 from dpvd.experiments.protocols import Protocol
 from dpvd.experiments.results import Results, Summary
@@ -23,15 +31,14 @@ from dpvd.privacy import poisson_event, round_up
 __all__ = ["CHECKS", "Finding", "Judgement", "Verdict", "judge"]
 
 ANSWERED, OURS = "DPVD-zCDP", "DPVD-PLD"  # our recipe is held to what the paper prints for its own best method
-ERRORS = 2.0  # how many standard errors apart two means must be to count as different
 
 
 class Verdict(StrEnum):
     """What became of a claim."""
 
-    HOLDS = "holds"
-    FAILS = "fails"
-    OPEN = "cannot be judged"
+    REPRODUCED = "reproduced"
+    NOT_REPRODUCED = "not reproduced"
+    INCONCLUSIVE = "inconclusive"
 
 
 @dataclass(frozen=True)
@@ -72,7 +79,7 @@ class Evidence:
 def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> list[Judgement]:
     """A judgement of every published number and sentence, for each protocol that can speak to it and each variant.
 
-    Edge cases: a claim that no run speaks to is there too, as one that cannot be judged.
+    Edge cases: a claim that no run speaks to is there too, as inconclusive.
     """
     found = [_judge_noise(noise) for noise in claims.noise]
     for protocol in protocols:
@@ -109,16 +116,21 @@ def _judge_number(evidence: Evidence, number: PublishedAccuracy, by: str | None 
 def _reaches(ours: Summary | None, published: float) -> Finding:
     if ours is None:
         return _not_run()
-    error = ours.error_with_test_set
-    if error is None:
-        return Finding(Verdict.OPEN, ours.words(), "one run has no spread")
+    reach = _reach_with_test_set(ours)
     gap = ours.mean - published
-    held = ours.mean >= published - ERRORS * error
     return Finding(
-        Verdict.HOLDS if held else Verdict.FAILS,
+        Verdict.REPRODUCED if gap >= -reach else Verdict.NOT_REPRODUCED,
         ours.words(),
-        f"{_points(gap)} points, standard error {100 * error:.1f}",
+        f"{_points(gap)} points, interval ± {100 * reach:.1f}",
     )
+
+
+def _reach_with_test_set(ours: Summary) -> float:
+    """Half-width of the 95 % interval of a mean, over seeds and over test sets of this size."""
+    spread = ours.spread if ours.spread is not None and ours.runs >= FEWEST else assumed_spread(ours.mean)
+    over_seeds = half_width(spread / math.sqrt(ours.runs), ours.runs)
+    over_test_sets = OF_A_NORMAL * math.sqrt(ours.mean * (1 - ours.mean) / ours.examples)
+    return math.hypot(over_seeds, over_test_sets)
 
 
 def _judge_noise(noise: PublishedNoise) -> Judgement:
@@ -131,7 +143,7 @@ def _judge_noise(noise: PublishedNoise) -> Judgement:
         "",
         f"ε = {noise.epsilon:g}",
         Finding(
-            Verdict.HOLDS if spent <= noise.epsilon else Verdict.FAILS,
+            Verdict.REPRODUCED if spent <= noise.epsilon else Verdict.NOT_REPRODUCED,
             f"ε = {round_up(spent)}",
             f"by pld: z = 2σ = {multiplier:g}, ν = {noise.sampling_prob:g}, T = {noise.steps}",
         ),
@@ -161,18 +173,20 @@ def beats(evidence: Evidence, method: str, others: list[str], budgets: list[floa
 
 def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> Finding | None:
     """The gap between two methods is widest at the lowest budget, and a gain there."""
-    gaps = [_gap(evidence.cell(method, budget), evidence.cell(other, budget)) for budget in BUDGETS]
-    known = [gap for gap in gaps if gap is not None]
+    cells = [(evidence.cell(method, budget), evidence.cell(other, budget)) for budget in BUDGETS]
+    known = [(ours, theirs) for ours, theirs in cells if ours is not None and theirs is not None]
     if len(known) < len(BUDGETS):
         return _not_run()
-    figure = ", ".join(f"{_points(gap)} at {budget:g}" for budget, (gap, _) in zip(BUDGETS, known, strict=True))
-    (low, low_error), others = known[-1], known[:-1]
-    gain = _verdict(f"{_points(low)} at the lowest", low, low_error)
-    wider = [
-        _verdict(f"{_points(low - gap)} more than at {budget:g}", low - gap, math.hypot(low_error, error))
-        for budget, (gap, error) in zip(BUDGETS, others, strict=False)
-    ]
-    finding = _all([gain, *wider])
+    gains = [contrast([ours], [theirs]) for ours, theirs in known]
+    figure = ", ".join(
+        f"{_points(gain.value)} at {budget:g}" for budget, gain in zip(BUDGETS, gains, strict=True) if gain is not None
+    )
+    ours, theirs = known[-1]
+    findings = [_over(f"{_points_of(gains[-1])} at the lowest", gains[-1])]
+    for budget, (ours_there, theirs_there) in zip(BUDGETS, known[:-1], strict=False):
+        more = contrast([ours, theirs_there], [theirs, ours_there])
+        findings.append(_over(f"{_points_of(more)} more than at {budget:g}", more))
+    finding = _all(findings)
     return Finding(finding.verdict, figure, finding.reason)
 
 
@@ -186,8 +200,8 @@ def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -
         gap = _gap(evidence.cell(NP, None), evidence.cell(method, budget))
         if gap is None:
             return _not_run()
-        words = f"{100 * gap[0]:.1f} points below NP at ε = {budget:g}, printed {100 * (plain - private):.1f}"
-        findings.append(_verdict(words, plain - private - gap[0], gap[1]))
+        words = f"{100 * gap.value:.1f} points below NP at ε = {budget:g}, printed {100 * (plain - private):.1f}"
+        findings.append(_verdict(words, plain - private - gap.value, gap))
     return _all(findings)
 
 
@@ -199,7 +213,8 @@ def needs_less_noise(evidence: Evidence) -> Finding | None:
     pairs = list(zip(levels["advanced"], levels["zcdp"], strict=True))
     figure = ", ".join(f"z {a:.3g} against {z:.3g} at {e:g}" for e, (a, z) in zip(BUDGETS, pairs, strict=True))
     held = all(z < a for a, z in pairs)
-    return Finding(Verdict.HOLDS if held else Verdict.FAILS, figure, "advanced composition against truncated zCDP")
+    verdict = Verdict.REPRODUCED if held else Verdict.NOT_REPRODUCED
+    return Finding(verdict, figure, "advanced composition against truncated zCDP")
 
 
 def delta_hardly_matters(evidence: Evidence, within: float) -> Finding | None:
@@ -217,7 +232,7 @@ def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> 
     inside = {v: s for v, s in points.items() if low <= v <= high}
     outside = {v: s for v, s in points.items() if not low <= v <= high}
     if not inside or not outside:
-        return Finding(Verdict.OPEN, _listed(points), f"not run on both sides of the range {low:g} to {high:g}")
+        return Finding(Verdict.INCONCLUSIVE, _listed(points), f"not run on both sides of the range {low:g} to {high:g}")
     best, rival = (max(part, key=lambda v: part[v].mean) for part in (inside, outside))
     finding = _compare(f"{best:g} over {rival:g}", inside[best], outside[rival])
     return Finding(finding.verdict, _listed(points), finding.reason)
@@ -253,42 +268,46 @@ def _flat(points: dict[float, Summary], within: float) -> Finding:
     ordered = sorted(points.values(), key=lambda summary: summary.mean)
     gap = _gap(ordered[-1], ordered[0])
     if gap is None:
-        return Finding(Verdict.OPEN, _listed(points), "one run has no spread")
-    finding = _verdict(f"they differ by {100 * gap[0]:.1f} points, allowed {100 * within:g}", within - gap[0], gap[1])
+        return _not_run()
+    words = f"they differ by {100 * gap.value:.1f} points, allowed {100 * within:g}"
+    finding = _verdict(words, within - gap.value, gap)
     return Finding(finding.verdict, _listed(points), finding.reason)
 
 
 def _compare(words: str, better: Summary | None, worse: Summary | None) -> Finding:
-    if better is None or worse is None:
-        return _not_run()
     gap = _gap(better, worse)
-    if gap is None:
-        return Finding(Verdict.OPEN, f"{words}: {_points(better.mean - worse.mean)}", "one run has no spread")
-    return _verdict(f"{words}: {_points(gap[0])}", *gap)
+    return _over(f"{words}: {_points_of(gap)}", gap)
 
 
-def _gap(first: Summary | None, second: Summary | None) -> tuple[float, float] | None:
-    """How far the first mean lies above the second, and the standard error of that over seeds."""
-    if first is None or second is None or first.error_of_mean is None or second.error_of_mean is None:
+def _gap(first: Summary | None, second: Summary | None) -> Contrast | None:
+    """How far the first mean lies above the second; None if one of them has not been run."""
+    if first is None or second is None:
         return None
-    return first.mean - second.mean, math.hypot(first.error_of_mean, second.error_of_mean)
+    return contrast([first], [second])
 
 
-def _verdict(words: str, margin: float, error: float) -> Finding:
-    """Holds with a margin clearly above zero, fails with one clearly below."""
-    if abs(margin) <= ERRORS * error:
-        return Finding(Verdict.OPEN, words, f"too close: {words}, standard error {100 * error:.1f}")
-    return Finding(Verdict.HOLDS if margin > 0 else Verdict.FAILS, words, words)
+def _over(words: str, gap: Contrast | None) -> Finding:
+    """Whether a difference is above zero."""
+    return _not_run() if gap is None else _verdict(words, gap.value, gap)
+
+
+def _verdict(words: str, margin: float, of: Contrast) -> Finding:
+    """Reproduced with a margin clearly above zero, not with one clearly below."""
+    if abs(margin) <= of.half_width:
+        assumed = " (assumed)" if of.pairs < FEWEST else ""
+        reason = f"too close: {words}, standard error {100 * of.error:.1f}{assumed}"
+        return Finding(Verdict.INCONCLUSIVE, words, reason)
+    return Finding(Verdict.REPRODUCED if margin > 0 else Verdict.NOT_REPRODUCED, words, words)
 
 
 def _all(findings: Iterable[Finding]) -> Finding:
     """All must hold; one that fails decides."""
     listed = list(findings)
-    for verdict in (Verdict.FAILS, Verdict.OPEN):
+    for verdict in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE):
         found = [finding for finding in listed if finding.verdict is verdict]
         if found:
             return Finding(verdict, _joined(f.figure for f in listed), _joined(f.reason for f in found))
-    return Finding(Verdict.HOLDS, _joined(f.figure for f in listed), "in every comparison")
+    return Finding(Verdict.REPRODUCED, _joined(f.figure for f in listed), "in every comparison")
 
 
 def _joined(words: Iterable[Any]) -> str:
@@ -305,9 +324,13 @@ def _points(share: float) -> str:
     return f"{rounded:+.1f}" if rounded else "0.0"
 
 
+def _points_of(gap: Contrast | None) -> str:
+    return "not run" if gap is None else _points(gap.value)
+
+
 def _listed(points: dict[float, Summary]) -> str:
     return ", ".join(f"{value:g}: {summary.words()}" for value, summary in points.items())
 
 
 def _not_run() -> Finding:
-    return Finding(Verdict.OPEN, "", "not run")
+    return Finding(Verdict.INCONCLUSIVE, "", "not run")

@@ -1,0 +1,85 @@
+"""Differences of mean accuracies, and how far they can be trusted.
+
+Runs with the same seed start from the same weights, see the same batches and the same noise, whatever
+the method: differences are taken seed by seed, and what the seed did to both drops out.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.special import stdtrit
+
+from dpvd.experiments.results import Summary
+
+__all__ = ["FEWEST", "OF_A_NORMAL", "Contrast", "assumed_spread", "contrast", "half_width"]
+
+FEWEST = 3  # runs from which a spread is estimated
+CONFIDENCE = 0.95
+ASSUMED = 0.15  # of the error rate: more than any cell with three runs or more has shown
+OF_A_NORMAL = 1.96  # half-width of its central 95 %, in standard deviations
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A difference of means.
+
+    Args:
+        value: the difference, as a share.
+        error: its standard error.
+        half_width: of its 95 % interval.
+        pairs: how many seeds it is the mean of.
+    """
+
+    value: float
+    error: float
+    half_width: float
+    pairs: int
+
+
+def contrast(plus: Sequence[Summary], minus: Sequence[Summary]) -> Contrast | None:
+    """The sum of some cells' accuracies less that of others, over the seeds that all of them have.
+
+    From three seeds on, the error is that of the mean of the seeds' own differences, and the interval Student's. Below
+    that no spread can be estimated, and each cell is taken to have the one of ``assumed_spread``.
+
+    Edge cases: None if no seed is common to all.
+
+    Args:
+        plus, minus: the cells that count for, and against.
+    """
+    accuracies = [dict(cell.by_seed) for cell in (*plus, *minus)]
+    signs = [1.0] * len(plus) + [-1.0] * len(minus)
+    common = sorted(set.intersection(*(set(each) for each in accuracies)))
+    if not common:
+        return None
+    differences = [
+        math.fsum(sign * each[seed] for sign, each in zip(signs, accuracies, strict=True)) for seed in common
+    ]
+    if len(common) >= FEWEST:
+        spread = stdev(differences)
+    else:
+        spread = math.hypot(*(assumed_spread(cell.mean) for cell in (*plus, *minus)))
+    error = spread / math.sqrt(len(common))
+    return Contrast(fmean(differences), error, half_width(error, len(common)), len(common))
+
+
+def assumed_spread(mean: float) -> float:
+    """Standard deviation over seeds that a cell with too few runs is taken to have.
+
+    >>> round(assumed_spread(0.9), 4)
+    0.015
+    """
+    return ASSUMED * (1 - mean)
+
+
+def half_width(error: float, runs: int) -> float:
+    """Of the 95 % interval of a mean of so many runs: Student's, or the normal one if the spread was assumed.
+
+    >>> [round(half_width(1.0, runs), 2) for runs in (1, 3, 10, 30)]
+    [1.96, 4.3, 2.26, 2.05]
+    """
+    if runs < FEWEST:
+        return OF_A_NORMAL * error
+    return error * float(stdtrit(runs - 1, (1 + CONFIDENCE) / 2))
