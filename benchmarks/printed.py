@@ -24,7 +24,7 @@ class KL(StrEnum):
     """Where the KL term is."""
 
     NONE = "none"
-    """Nowhere."""
+    """Nowhere: with α held it does not depend on the weights."""
     OUTSIDE = "outside"
     """Added to the update, as it is."""
     INSIDE = "inside"

@@ -1,4 +1,4 @@
-"""What was measured of the six points, in words, for "How we read the paper"."""
+"""What was measured of the seven points, in words, for "How we read the paper"."""
 
 import json
 import re
@@ -136,6 +136,24 @@ def _schedule(measured: Measured) -> str:
     )
 
 
+def _alpha(measured: Measured) -> str:
+    rows = [
+        (
+            f"{row['epsilon']:g}",
+            f"{SCHEDULES[row['schedule']]}: η₀ = {row['rate']:g}, γ = {row['gamma']:g}",
+            _percent(row["alpha_held"]),
+            _percent(row["zeta_held"]),
+            _pair(row["pull"], "{:.3g}"),
+        )
+        for row in measured["alpha"]
+    ]
+    header = ("ε", "learning rate", "α held", "ζ held", "norm of the KL gradient over N, ζ held")
+    return (
+        "*Measured*, with dropout noise, the term outside the clip and at its full weight where ζ is held; norms by "
+        f"layer; {_runs(measured)}:\n\n{table(header, rows)}"
+    )
+
+
 WORDS: Mapping[str, Callable[[Measured], str]] = {
     "scale": _scale,
     "carried": _carried,
@@ -143,6 +161,7 @@ WORDS: Mapping[str, Callable[[Measured], str]] = {
     "layers": _layers,
     "kl": _kl,
     "schedule": _schedule,
+    "alpha": _alpha,
 }
 """The text of each block."""
 

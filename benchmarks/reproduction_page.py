@@ -4,6 +4,7 @@ Redraws tables and figures in ``reproduction/``, writes ``docs/reproduction.md``
 measured in ``docs/how-we-read-the-paper.md``. Runs nothing; equal records give equal bytes.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,17 @@ from benchmarks.children import ROOT
 from benchmarks.markdown import table
 from benchmarks.readings_page import PAGE as READINGS_PAGE
 from benchmarks.readings_page import filled_in, load
-from dpvd.experiments import Artefacts, Folder, Record, write_artefacts
+from dpvd.experiments import (
+    Artefacts,
+    Experiment,
+    Folder,
+    Protocol,
+    Record,
+    Spec,
+    runs_of,
+    tuning_cells,
+    write_artefacts,
+)
 from dpvd.experiments.figures import Drawing
 from dpvd.experiments.tables import Table, as_markdown
 from dpvd.report import svg_bytes, write_atomically
@@ -43,8 +54,11 @@ def documents(folder: Folder, artefacts: Artefacts) -> Mapping[str, bytes]:
 
 
 def _page(folder: Folder, artefacts: Artefacts) -> str:
-    table1, claims, _, tuning = artefacts.tables
+    summary, table1, claims, _, tuning = artefacts.tables
     return TEMPLATE.read_text(encoding="utf-8").format(
+        answer=artefacts.answer,
+        summary=_body(summary),
+        summary_note=summary.note,
         runs=_runs(folder.records_of(artefacts.protocols), artefacts),
         tables="\n\n".join([f"## {table1.title}\n\n{table1.note}", *_by_protocol(table1, artefacts)]),
         figures="\n\n".join(map(_figure, artefacts.drawings)),
@@ -60,14 +74,40 @@ def _runs(records: Sequence[Record], artefacts: Artefacts) -> str:
         of = [record for record in records if record.spec.protocol == protocol.name]
         minutes = sum(record.seconds for record in of) / MINUTE
         length = "the paper's" if protocol.as_in_paper else "not the paper's"
-        rows.append((protocol.words, length, len(of), f"{minutes:.0f} min"))
+        cells, seeds = _done(protocol, of)
+        rows.append((protocol.words, length, len(of), cells, seeds, f"{minutes:.0f} min"))
     versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
     verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items())
-    made = table(("protocol", "sizes and length", "runs", "time in training"), rows)
-    return (
-        f"{made}\n\nWith {', '.join(versions)}. Trials of the search come on top. Of the paper's sentences "
-        f"and printed figures, each judged at every protocol and in every variant: {verdicts}."
+    header = (
+        "protocol",
+        "sizes and length",
+        "runs",
+        "cells of Table 1 with a run",
+        "with all seeds",
+        "time in training",
     )
+    return (
+        f"{table(header, rows)}\n\nWith {', '.join(versions)}. Trials of the search come on top. Of the paper's "
+        f"sentences and printed figures, each judged at every protocol and in every variant: {verdicts}."
+    )
+
+
+def _done(protocol: Protocol, records: Sequence[Record]) -> tuple[str, str]:
+    """How many cells of Table 1, the varied δ among them, have a run, and how many all of theirs.
+
+    A tuned cell is counted by its method and budget, so that one whose learning rate has not been chosen counts too.
+    """
+    chosen = dict.fromkeys(tuning_cells(Experiment.TABLE1, protocol), (1.0, 0.0))
+    wanted = Counter(map(_cell, runs_of(Experiment.TABLE1, protocol, chosen)))
+    made = Counter(cell for cell in (_cell(record.spec) for record in records) if cell in wanted)
+    complete = [cell for cell, runs in wanted.items() if made[cell] >= runs]
+    return f"{len(made)} of {len(wanted)}", f"{len(complete)} of {len(wanted)}"
+
+
+def _cell(spec: Spec) -> tuple[object, ...]:
+    """What runs of one cell have in common: all that Table 1 varies but the seed."""
+    settings = (spec.hidden, spec.batch_size, spec.epochs, spec.clip_norm)
+    return (spec.method, spec.variant, spec.epsilon, spec.delta, *settings)
 
 
 def _by_protocol(whole: Table, artefacts: Artefacts) -> list[str]:
@@ -75,10 +115,19 @@ def _by_protocol(whole: Table, artefacts: Artefacts) -> list[str]:
     parts = []
     for protocol in artefacts.protocols:
         rows = tuple(row[1:] for row in whole.rows if row[0] == protocol.name)
-        part = replace(whole, header=whole.header[1:], rows=rows)
-        body = as_markdown(part).split("\n\n", 2)[2]
-        parts.append(f"### {protocol.dataset.upper()} ({protocol.name})\n\n{body.strip()}")
+        body = _body(replace(whole, header=whole.header[1:], rows=rows))
+        parts.append(f"### {_heading(protocol)}\n\n{body}")
     return parts
+
+
+def _heading(protocol: Protocol) -> str:
+    second = "" if protocol.as_in_paper else ", a second protocol: not the paper's length"
+    return f"{protocol.dataset.upper()} ({protocol.name}{second})"
+
+
+def _body(whole: Table) -> str:
+    """A table without its title and note."""
+    return as_markdown(whole).split("\n\n", 2)[2].strip()
 
 
 def _figure(drawing: Drawing) -> str:

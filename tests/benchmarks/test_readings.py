@@ -1,4 +1,4 @@
-"""What was measured of the six points is on the page as it was measured."""
+"""What was measured of the seven points is on the page as it was measured."""
 
 import json
 from pathlib import Path
@@ -11,7 +11,7 @@ from benchmarks.readings_page import PAGE, WORDS, filled_in, load
 from benchmarks.reproduction_page import FOLDER
 
 from dpvd.errors import DpvdError
-from dpvd.experiments import Folder
+from dpvd.experiments import PROTOCOLS, Folder, TuningCell, choose, trials
 from dpvd.plan import PrivacyPlan
 
 
@@ -56,6 +56,17 @@ def made_up() -> dict[str, Any]:
         "tied": {"printed": tied, "tuned": tied},
         "layers": [{"dataset": "digits", "claimed": 1.0, "true": 1.47001}],
         "kl": {name: {"none": kl, "outside": kl, "inside": kl} for name in ("printed", "tuned", "ten")},
+        "alpha": [
+            {
+                "epsilon": 10.0,
+                "schedule": "printed",
+                "rate": 0.05,
+                "gamma": 1.0,
+                "alpha_held": accuracy(0.857),
+                "zeta_held": accuracy(0.121),
+                "pull": [182.4, 112.6],
+            }
+        ],
         "schedule": {"published": 0.9535, "as-printed": accuracy(0.851), "tuned": accuracy(0.972)},
     }
 
@@ -77,6 +88,7 @@ def page() -> str:
         "| DIGITS | 1 | 1.471 |",
         "| tuned | inside the clip | 70.0 ± 1.2 % | 1.5 and 2.5 | 0.25 and 0.75 |",
         "At ε = 10 with the printed learning rate: 70.0 ± 1.2 % without the term",
+        "| 10 | as printed: η₀ = 0.05, γ = 1 | 85.7 ± 1.2 % | 12.1 ± 1.2 % | 182 and 113 |",
         "85.1 ± 1.2 % as printed, 97.2 ± 1.2 % tuned, where the paper prints 95.35 %",
     ],
 )
@@ -117,6 +129,39 @@ def test_the_page_has_what_was_measured() -> None:
 def test_without_a_reproduction_the_way_to_one_is_told(tmp_path: Path) -> None:
     with pytest.raises(DpvdError, match="dpvd reproduce table1"):
         measure(Folder(tmp_path))
+
+
+def test_points_that_were_measured_with_these_settings_are_kept(tmp_path: Path) -> None:
+    known = made_up()
+    known["about"] = about_of(known, tuned=[0.1, 0.5])
+    folder = with_choices(tmp_path, (0.1, 0.5))
+    assert measure(folder, known) == known
+
+
+def test_points_of_other_settings_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    for name in WORDS:
+        monkeypatch.setattr(f"benchmarks.readings._{name}", lambda *given, name=name: asked.append(name))
+    known = made_up()
+    known["about"] = about_of(known, tuned=[0.3, 0.5])
+    measure(with_choices(tmp_path, (0.1, 0.5)), known)
+    assert sorted(asked) == sorted(WORDS)
+
+
+def about_of(known: dict[str, Any], tuned: list[float]) -> dict[str, Any]:
+    schedules = {"printed": [0.05, 1.0], "tuned": tuned}
+    return known["about"] | {"protocol": PROTOCOLS["digits-100"].words, "schedules": schedules}
+
+
+def with_choices(path: Path, best: tuple[float, float]) -> Folder:
+    """A reproduction whose searches found this η₀ and γ to be the best at every budget."""
+    folder = Folder(path)
+    for epsilon in (10.0, 1.0, 0.1):
+        cell = TuningCell("digits-100", "DPVD-zCDP", epsilon)
+        asked = trials(cell, {})
+        scores = {spec.hash: float((spec.learning_rate, spec.gamma) == best) for spec in asked}
+        folder.tuning.write(choose(cell, scores))
+    return folder
 
 
 def test_a_forgotten_root_of_two_is_judged_by_the_noise_it_leaves() -> None:

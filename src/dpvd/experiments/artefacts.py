@@ -13,6 +13,7 @@ from dpvd.experiments.figures import Drawing, draw_all
 from dpvd.experiments.protocols import Protocol
 from dpvd.experiments.reproduction import Folder
 from dpvd.experiments.results import Results
+from dpvd.experiments.summary import dropout_answer, summary_table
 from dpvd.experiments.tables import (
     BELOW,
     Table,
@@ -41,12 +42,14 @@ class Artefacts:
         protocols: that it shows.
         runs: how many records it is made of.
         verdicts: how many claims got each verdict.
+        answer: whether dropout helps at low ε, in a sentence.
         tables, drawings: in the order of the page.
     """
 
     protocols: tuple[Protocol, ...]
     runs: int
     verdicts: dict[str, int]
+    answer: str
     tables: tuple[Table, ...]
     drawings: tuple[Drawing, ...]
 
@@ -57,6 +60,7 @@ class Artefacts:
         results = Results(folder.records_of(protocols), folder.tuning.choices())
         judgements = judge(results, claims, protocols)
         tables = (
+            summary_table(judgements, claims, protocols),
             table1(results, claims, protocols),
             claims_table(judgements),
             numbers_table(judgements),
@@ -64,7 +68,14 @@ class Artefacts:
         )
         verdicts = Counter(str(each.finding.verdict) for each in judgements)
         drawings = tuple(draw_all(results, claims, protocols))
-        return cls(tuple(protocols), len(results), dict(sorted(verdicts.items())), tables, drawings)
+        return cls(
+            protocols=tuple(protocols),
+            runs=len(results),
+            verdicts=dict(sorted(verdicts.items())),
+            answer=dropout_answer(results, protocols),
+            tables=tables,
+            drawings=drawings,
+        )
 
 
 def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
@@ -97,6 +108,7 @@ def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
         runs=artefacts.runs,
         verdicts=[str(verdict) for verdict in Verdict],
         counts=artefacts.verdicts,
+        answer=artefacts.answer.replace("**", ""),
         below=BELOW,
         version=__version__,
     )

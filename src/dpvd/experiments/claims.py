@@ -36,12 +36,17 @@ class PublishedNoise:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper, the check that judges it and what the check takes."""
+    """A sentence of the paper, the check that judges it and what the check takes.
+
+    ``reason`` says why the verdict ``reason_for`` comes out; it is written by hand, for that verdict only.
+    """
 
     id: str
     where: str
     text: str
     check: str
+    reason: str
+    reason_for: str
     given: dict[str, Any] = field(default_factory=dict)
 
 
@@ -74,7 +79,7 @@ def read_claims(text: str) -> Claims:
     """
     try:
         tables = tomllib.loads(text)
-        own = ("id", "where", "text", "check")
+        own = ("id", "where", "text", "check", "reason", "reason_for")
         return Claims(
             tuple(PublishedAccuracy(**entry) for entry in tables["number"]),
             tuple(PublishedNoise(**entry) for entry in tables["sigma"]),

@@ -109,7 +109,7 @@ def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -
         f"Mean test accuracy after each epoch, {run_words(drawn)} a curve. {protocol.words}. {BANDS} "
         f"{_crosses([protocol])}"
     )
-    title = f"Fig. {number}: accuracy by epoch, {protocol.dataset.upper()}"
+    title = f"Fig. {number}: accuracy by epoch, {_shown(protocol)}"
     return Drawing(f"fig{number}-{protocol.name}", title, caption, figure) if drawn else None
 
 
@@ -120,7 +120,7 @@ def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol])
     drawn: dict[str, list[Summary]] = {}
     for row, variant in zip(panels, VARIANTS, strict=True):
         for axes, protocol in zip(row, protocols, strict=True):
-            axes.set_title(f"{protocol.dataset.upper()}, {VARIANT_WORDS[variant]}")
+            axes.set_title(f"{_shown(protocol)}, {VARIANT_WORDS[variant]}")
             drawn.setdefault(protocol.name, []).extend(_lines(axes, results, claims, protocol, variant, lines))
     keys = [line_key(method, style) for method, _, style in lines]
     legend(figure, [*keys, published_key()], columns=len(protocols))
@@ -186,6 +186,12 @@ def _noise(claims: Claims, protocols: Sequence[Protocol]) -> Drawing:
     return Drawing("fig3", "Fig. 3: noise against budget", caption, figure)
 
 
+def _shown(protocol: Protocol) -> str:
+    """The data set, and the protocol's name where its length is not the paper's."""
+    name = protocol.dataset.upper()
+    return name if protocol.as_in_paper else f"{name} ({protocol.name})"
+
+
 def _is_for(dataset: str, protocol: Protocol) -> bool:
     return dataset == protocol.dataset and protocol.as_in_paper
 
@@ -234,5 +240,5 @@ def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
         f"DPVD-zCDP at ε = 1, one setting changed at a time, all else as in {protocol.words}; noise calibrated for "
         f"each point. Mean of {run_words(drawn)} a point; bars: one standard deviation over runs."
     )
-    title = f"Fig. 5: effect of the settings, {protocol.dataset.upper()}"
+    title = f"Fig. 5: effect of the settings, {_shown(protocol)}"
     return Drawing(f"fig5-{protocol.name}", title, caption, figure) if drawn else None

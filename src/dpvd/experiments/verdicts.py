@@ -28,7 +28,10 @@ from dpvd.experiments.spec import Variant
 from dpvd.privacy import epsilon as epsilon_of
 from dpvd.privacy import poisson_event, round_up
 
-__all__ = ["CHECKS", "Finding", "Judgement", "Verdict", "judge"]
+__all__ = ["CHECKS", "NOT_RUN", "Finding", "Judgement", "Verdict", "judge"]
+
+NOT_RUN = "not run"
+"""In the reason of a finding that lacks runs."""
 
 ANSWERED, OURS = "DPVD-zCDP", "DPVD-PLD"  # our recipe is held to what the paper prints for its own best method
 
@@ -333,4 +336,4 @@ def _listed(points: dict[float, Summary]) -> str:
 
 
 def _not_run() -> Finding:
-    return Finding(Verdict.INCONCLUSIVE, "", "not run")
+    return Finding(Verdict.INCONCLUSIVE, "", NOT_RUN)

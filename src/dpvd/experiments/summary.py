@@ -1,0 +1,158 @@
+"""What becomes of the paper, on one screen: a verdict and a reason for each claim, and the answer on dropout."""
+
+from collections.abc import Sequence
+
+from dpvd.experiments.claims import Claims
+from dpvd.experiments.contrasts import Contrast, contrast
+from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.results import Results
+from dpvd.experiments.spec import Variant
+from dpvd.experiments.tables import Table
+from dpvd.experiments.verdicts import NOT_RUN, Judgement, Verdict
+
+__all__ = ["dropout_answer", "overall", "summary_table"]
+
+LOWEST = 0.1  # the ε at which the paper says dropout helps most
+WITH_DROPOUT, WITHOUT = "DPVD-zCDP", "SVI-zCDP"
+BEST_FIRST = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.NOT_REPRODUCED)
+VARIANTS = {Variant.AS_PRINTED: "as printed", Variant.TUNED: "tuned"}
+
+
+def summary_table(judgements: Sequence[Judgement], claims: Claims, protocols: Sequence[Protocol]) -> Table:
+    """One row for each sentence of the paper, one for its noise levels, one for its accuracies; best news first.
+
+    Guarantees: a reason that was written for one verdict is not shown beside another; then the comparison that decided
+        stands there instead.
+    """
+    shown = _at_the_papers_length(protocols)
+    of_paper = [j for j in judgements if j.protocol in {p.name for p in shown} | {""}]
+    rows = []
+    for claim in claims.sentences:
+        found = [j for j in of_paper if j.claim == claim.text]
+        verdict = overall(found)
+        if verdict is not None:
+            reason = claim.reason if claim.reason_for == verdict else _deciding(found, verdict)
+            rows.append((claim.text, str(verdict), *_by_data_set(found, shown), reason))
+    rows.append(_noise_row([j for j in judgements if j.published and not j.is_accuracy], shown))
+    rows.append(_numbers_row([j for j in of_paper if j.is_accuracy], shown))
+    rows.sort(key=lambda row: [str(verdict) for verdict in BEST_FIRST].index(row[1]))
+    data_sets = tuple(p.dataset.upper() for p in shown)
+    note = (
+        "Verdict: the better one of *as printed* and *tuned* on each data set, and of the data sets the worse one; a "
+        "data set whose runs are not complete does not count where another's are. "
+        + "; ".join(p.words for p in shown)
+        + "."
+    )
+    return Table("summary", "What becomes of the paper", note, ("claim", "verdict", *data_sets, "reason"), tuple(rows))
+
+
+def overall(found: Sequence[Judgement]) -> Verdict | None:
+    """The better verdict of the variants, the worse one of the protocols; None if no protocol can speak to a claim.
+
+    Edge cases: what has not been run counts only where nothing else was: a variant beside the other, a protocol that
+        lacks a variant beside one that has both.
+    """
+    by_protocol: dict[str, list[Judgement]] = {}
+    for judgement in found:
+        by_protocol.setdefault(judgement.protocol, []).append(judgement)
+    best = {name: _best(group) for name, group in by_protocol.items()}
+    complete = {name for name, group in by_protocol.items() if all(_is_decided_or_run(j) for j in group)}
+    counted = [verdict for name, verdict in best.items() if name in complete or not complete]
+    return max(counted, key=BEST_FIRST.index, default=None)
+
+
+def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
+    """Whether dropout helps at the lowest budget, in one sentence with its standard errors."""
+    parts = []
+    for protocol in _at_the_papers_length(protocols):
+        for variant, words in VARIANTS.items():
+            cells = [results.cell(protocol, method, variant, LOWEST) for method in (WITH_DROPOUT, WITHOUT)]
+            run = [cell for cell in cells if cell is not None]
+            found = contrast(run[:1], run[1:]) if len(run) == len(cells) else None
+            if found is not None:
+                parts.append(f"{_gain(found)} on {protocol.dataset.upper()} {words}")
+    if not parts:
+        return "Whether dropout helps at low ε cannot be said yet: it has not been run."
+    return (
+        f"**Does dropout help at low ε?** At ε = {LOWEST:g}, {WITH_DROPOUT} less {WITHOUT} is " + "; ".join(parts) + "."
+    )
+
+
+def _gain(found: Contrast) -> str:
+    if abs(found.value) <= found.half_width:
+        answer = "no difference to be seen"
+    else:
+        answer = "it helps" if found.value > 0 else "it hurts"
+    runs = f"{found.pairs} pairs of runs" if found.pairs > 1 else "one pair of runs, error assumed"
+    return f"{100 * found.value:+.2f} ± {100 * found.error:.2f} points ({answer}; {runs})"
+
+
+def _at_the_papers_length(protocols: Sequence[Protocol]) -> list[Protocol]:
+    """Those of the paper's sizes and lengths; all, where there is none."""
+    return [p for p in protocols if p.as_in_paper] or list(protocols)
+
+
+def _best(group: Sequence[Judgement]) -> Verdict:
+    run = [j for j in group if _is_decided_or_run(j)] or group
+    return min((j.finding.verdict for j in run), key=BEST_FIRST.index)
+
+
+def _is_decided_or_run(judgement: Judgement) -> bool:
+    """Whether more runs of other cells could not change the verdict: it is decided, or all were run."""
+    finding = judgement.finding
+    return finding.verdict is not Verdict.INCONCLUSIVE or NOT_RUN not in finding.reason
+
+
+def _deciding(found: Sequence[Judgement], verdict: Verdict) -> str:
+    """The reason of the first judgement with this verdict."""
+    reasons = [f"{j.protocol}, {j.variant}: {j.finding.reason}" for j in found if j.finding.verdict is verdict]
+    return reasons[0] if reasons else ""
+
+
+def _by_data_set(found: Sequence[Judgement], shown: Sequence[Protocol]) -> list[str]:
+    """For each protocol the verdicts of its variants, or what there is instead."""
+    cells = []
+    for protocol in shown:
+        of = [j for j in found if j.protocol == protocol.name]
+        words = [f"{_variant(j)}{_word(j)}" for j in of]
+        cells.append("; ".join(words) or "–")
+    return cells
+
+
+def _variant(judgement: Judgement) -> str:
+    return f"{VARIANTS[Variant(judgement.variant)]}: " if judgement.variant else ""
+
+
+def _word(judgement: Judgement) -> str:
+    return str(judgement.finding.verdict) if _is_decided_or_run(judgement) else "not all run"
+
+
+def _noise_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
+    """The published σ, together."""
+    held = [j for j in found if j.finding.verdict is Verdict.REPRODUCED]
+    verdict = Verdict.REPRODUCED if len(held) == len(found) else Verdict.NOT_REPRODUCED
+    wrong = [f"{j.claim}: {j.finding.figure}" for j in found if j not in held]
+    cells = [_count([j for j in found if p.dataset.upper() in j.claim]) for p in shown]
+    return ("The published σ keep ε = 1.", str(verdict), *cells, "; ".join(wrong) or "each of them does")
+
+
+def _numbers_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
+    """The printed accuracies, together, in the better one of the variants that are the paper's."""
+    cells = []
+    for protocol in shown:
+        of = [j for j in found if j.protocol == protocol.name and j.variant in [str(v) for v in VARIANTS]]
+        cells.append("; ".join(f"{VARIANTS[v]}: {_count([j for j in of if j.variant == v])}" for v in VARIANTS))
+    missed = [j for j in found if j.finding.verdict is Verdict.NOT_REPRODUCED]
+    verdict = Verdict.NOT_REPRODUCED if missed else Verdict.INCONCLUSIVE
+    reason = "most ask for more than the noise of a valid guarantee leaves: Table 1 below"
+    return ("The printed accuracies.", str(verdict), *cells, reason)
+
+
+def _count(found: Sequence[Judgement]) -> str:
+    """
+    >>> _count([])
+    'not run'
+    """
+    run = [j for j in found if j.finding.figure]
+    held = [j for j in run if j.finding.verdict is Verdict.REPRODUCED]
+    return f"{len(held)} of {len(run)}" if run else "not run"

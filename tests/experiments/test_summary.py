@@ -1,0 +1,115 @@
+"""What stands on the first screen follows from the judgements."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dpvd.experiments import Judgement, Results, Spec, Variant, judge, load_claims
+from dpvd.experiments.catalogue import cell_specs
+from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, Protocol
+from dpvd.experiments.summary import dropout_answer, overall, summary_table
+from dpvd.experiments.verdicts import Finding, Verdict
+from tests.experiments.small import made_up
+
+YES, NO, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE
+CLAIMS = load_claims()
+
+
+def judged(protocol: str, variant: str, verdict: Verdict, reason: str = "so") -> Judgement:
+    return Judgement("Table 1", "A claim.", protocol, variant, "", Finding(verdict, "figure", reason))
+
+
+@pytest.mark.parametrize(
+    ("digits", "mnist", "expected"),
+    [
+        ((YES, NO), (NO, YES), YES),
+        ((YES, YES), (NO, NO), NO),
+        ((YES, YES), (NO, OPEN), OPEN),
+        ((OPEN, NO), (YES, YES), OPEN),
+    ],
+)
+def test_of_variants_the_better_counts_and_of_data_sets_the_worse(
+    digits: tuple[Verdict, Verdict], mnist: tuple[Verdict, Verdict], expected: Verdict
+) -> None:
+    found = [
+        judged(protocol, variant, verdict)
+        for protocol, verdicts in (("digits-100", digits), ("mnist-200", mnist))
+        for variant, verdict in zip(("as-printed", "tuned"), verdicts, strict=True)
+    ]
+    assert overall(found) is expected
+
+
+def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> None:
+    missing = judged("mnist-200", "tuned", OPEN, "not run")
+    assert overall([judged("digits-100", "tuned", YES), missing]) is YES
+    assert overall([judged("digits-100", "tuned", YES), missing, judged("mnist-200", "as-printed", NO)]) is YES
+    assert overall([missing, judged("mnist-200", "as-printed", NO)]) is NO
+    assert overall([missing]) is OPEN
+    assert overall([]) is None
+
+
+def runs(accuracy: Callable[[Spec], float], protocol: Protocol = DIGITS_100, seeds: int = 30) -> Results:
+    specs = [
+        spec
+        for method in ("DPVD-zCDP", "SVI-zCDP")
+        for epsilon in (10.0, 1.0, 0.1)
+        for spec in cell_specs(protocol, method, Variant.AS_PRINTED, epsilon, {}, seeds)
+    ]
+    return Results([made_up(spec, accuracy(spec)) for spec in specs], {})
+
+
+def gains(gain: float) -> Callable[[Spec], float]:
+    """Dropout gains so much, half a point more or less from one seed to the next."""
+
+    def accuracy(spec: Spec) -> float:
+        return 0.5 + (gain + 0.005 * (-1) ** spec.seed) * (spec.method == "DPVD-zCDP")
+
+    return accuracy
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"),
+    [
+        (0.02, "+2.00 ± 0.09 points (it helps; 30 pairs of runs) on DIGITS as printed"),
+        (-0.02, "-2.00 ± 0.09 points (it hurts; 30 pairs of runs) on DIGITS as printed"),
+        (0.001, "+0.10 ± 0.09 points (no difference to be seen; 30 pairs of runs) on DIGITS as printed"),
+    ],
+)
+def test_the_answer_on_dropout_has_its_standard_error(gain: float, words: str) -> None:
+    answer = dropout_answer(runs(gains(gain)), [DIGITS_100])
+    assert answer.startswith("**Does dropout help at low ε?** At ε = 0.1, DPVD-zCDP less SVI-zCDP is ")
+    assert words in answer
+
+
+def test_an_answer_from_single_runs_says_that_its_error_is_assumed() -> None:
+    answer = dropout_answer(runs(gains(0.02), MNIST_200, seeds=1), [MNIST_200])
+    assert "one pair of runs, error assumed) on MNIST as printed" in answer
+    assert "has not been run" in dropout_answer(Results([], {}), [DIGITS_100])
+
+
+def test_a_short_protocol_is_not_on_the_first_screen() -> None:
+    results = runs(gains(0.02))
+    table = summary_table(judge(results, CLAIMS, [DIGITS_100, MNIST_10]), CLAIMS, [DIGITS_100, MNIST_10])
+    assert table.header == ("claim", "verdict", "DIGITS", "reason")
+    assert "mnist-10" not in table.note
+
+
+@pytest.mark.parametrize(("gain", "shown"), [(0.02, True), (-0.02, False)])
+def test_a_reason_stands_only_beside_the_verdict_it_was_written_for(gain: float, shown: bool) -> None:
+    (claim,) = [claim for claim in CLAIMS.sentences if claim.id == "dropout-helps"]
+    written = replace(claim, reason="because of dropout", reason_for="reproduced")
+    claims = replace(CLAIMS, sentences=(written,))
+    table = summary_table(judge(runs(gains(gain)), claims, [DIGITS_100]), claims, [DIGITS_100])
+    (row,) = [row for row in table.rows if row[0] == claim.text]
+    assert row[1] == ("reproduced" if shown else "not reproduced")
+    assert (row[-1] == "because of dropout") == shown
+    assert row[-1]
+
+
+def test_single_runs_that_are_missing_are_named() -> None:
+    table = summary_table(judge(Results([], {}), CLAIMS, [DIGITS_100]), CLAIMS, [DIGITS_100])
+    cells = {row[0]: row[2] for row in table.rows}
+    assert cells["Accuracy falls when ε falls."] == "as printed: not all run; tuned: not all run"
+    assert cells["The printed accuracies."] == "as printed: not run; tuned: not run"
+    assert cells["The published σ keep ε = 1."] == "1 of 2"
