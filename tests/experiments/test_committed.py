@@ -10,7 +10,20 @@ from typing import Any
 import pytest
 from benchmarks.reproduction_page import FOLDER, documents
 
-from dpvd.experiments import PROTOCOLS, Artefacts, Experiment, Folder, Record, run_spec, runs_of, write_artefacts
+from dpvd.experiments import (
+    PROTOCOLS,
+    Artefacts,
+    Experiment,
+    Folder,
+    Record,
+    Results,
+    Variant,
+    run_spec,
+    runs_of,
+    write_artefacts,
+)
+from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
+from dpvd.experiments.contrasts import FEWEST, assumed_spread
 from dpvd.plan import PrivacyPlan
 from tests.docs.markdown import ROOT
 from tests.experiments.small import digits, spec
@@ -74,6 +87,21 @@ def test_every_epsilon_in_the_table_is_within_its_budget() -> None:
     assert rows
     for row in rows:
         assert 0 < float(row["ε spent"]) <= float(row["ε asked for"]), row
+
+
+@needs_records
+def test_no_spread_is_wider_than_the_one_assumed_of_few_runs() -> None:
+    results = Results(RECORDS, FOLDER.tuning.choices())
+    cells = [(m, e) for m in METHODS for e in ((None,) if m == NP else BUDGETS)]
+    seen = 0
+    for protocol in FOLDER.protocols():
+        for method, epsilon in cells:
+            for variant in Variant:
+                cell = results.cell(protocol, method, variant, epsilon)
+                if cell is not None and cell.spread is not None and cell.runs >= FEWEST:
+                    assert cell.spread <= assumed_spread(cell.mean), (protocol.name, method, variant, epsilon)
+                    seen += 1
+    assert seen
 
 
 @needs_records

@@ -17,7 +17,7 @@ __all__ = ["FEWEST", "OF_A_NORMAL", "Contrast", "assumed_spread", "contrast", "h
 
 FEWEST = 3  # runs from which a spread is estimated
 CONFIDENCE = 0.95
-ASSUMED = 0.15  # of the error rate: more than any cell with three runs or more has shown
+ASSUMED = 0.2  # of the error rate: more than any cell with three runs or more has shown
 OF_A_NORMAL = 1.96  # half-width of its central 95 %, in standard deviations
 
 
@@ -69,7 +69,7 @@ def assumed_spread(mean: float) -> float:
     """Standard deviation over seeds that a cell with too few runs is taken to have.
 
     >>> round(assumed_spread(0.9), 4)
-    0.015
+    0.02
     """
     return ASSUMED * (1 - mean)
 

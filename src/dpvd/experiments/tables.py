@@ -92,7 +92,7 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
     note = (
         "A comparison is decided if the 95 % interval of the difference of means, taken seed by seed, leaves out "
         "zero; otherwise it is inconclusive. A cell with one or two runs is taken to have a standard deviation of "
-        "15 % of its error rate, more than any with three or more has shown. A claim of several comparisons is "
+        "20 % of its error rate, more than any with three or more has shown. A claim of several comparisons is "
         "reproduced if all are, and not reproduced if one is not. Figures in points of accuracy."
     )
     return Table("claims", "What the paper says, and whether it is reproduced", note, header, rows)
