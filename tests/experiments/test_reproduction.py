@@ -10,6 +10,7 @@ import pytest
 
 from dpvd.errors import DpvdError
 from dpvd.experiments import PROTOCOLS, Experiment, Folder, RecordStore, Status, reproduce, run_spec
+from dpvd.experiments.reproduction import _seed_by_seed
 from dpvd.experiments.workers import run_all
 from tests.experiments.small import TINY, digits, spec
 
@@ -61,6 +62,12 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path) -> None:
     assert reproduce(Experiment.FIG2, [TINY], folder) == 7 * 2 + 7 * 2 * 2 - done
     after = state(tmp_path)
     assert {path: after[path] for path in finished} == finished
+
+
+def test_the_first_seed_of_everything_comes_before_the_second(tmp_path) -> None:
+    store = RecordStore(tmp_path)
+    jobs = [(spec(hidden=hidden, seed=seed), store) for hidden in (4, 2) for seed in (1, 0)]
+    assert [(each.seed, each.hidden) for each, _ in _seed_by_seed(jobs)] == [(0, 4), (0, 2), (1, 4), (1, 2)]
 
 
 def test_workers_write_the_records_that_one_process_would(tmp_path) -> None:

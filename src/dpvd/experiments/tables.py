@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
 from dpvd.experiments.claims import Claims
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.experiments.tuning import Tuning
@@ -28,6 +28,11 @@ __all__ = [
 ]
 
 BESIDE_OURS = "DPVD-zCDP"  # whose published values methods of ours are held to
+CARRIED = (
+    "Where trials were run at a shorter protocol, the held-out accuracy is that of the best one there, and η₀ is its "
+    "own carried over: with it all steps of the long run leave as much noise on a weight as those of the short one. "
+    "At the edge: the best η₀ is the smallest or largest that was tried."
+)
 BELOW = "↓"
 """Ends a cell of Table 1 whose mean is below the published value."""
 
@@ -134,13 +139,15 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Ta
             f"{tuning.gamma:g}",
             f"{100 * max(trial.accuracy for trial in tuning.trials):.1f}",
             str(len(tuning.trials)),
+            PROTOCOLS[tuning.cell.protocol].tuned_at or tuning.cell.protocol,
             "yes" if tuning.at_edge else "no",
         )
         for tuning in tunings
         if tuning.cell.protocol in names
     )
-    header = ("protocol", "method", "ε", "η₀", "γ", "held-out accuracy", "trials", "at the edge of the grid")
-    note = " ".join(dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names))
+    header = ("protocol", "method", "ε", "η₀", "γ", "held-out accuracy", "trials", "run at", "at the edge")
+    costs = dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names)
+    note = " ".join([*costs, CARRIED])
     return Table("tuning", "Learning rates and decays chosen on a tenth of the training data", note, header, rows)
 
 

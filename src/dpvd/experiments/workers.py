@@ -34,7 +34,7 @@ def run_all(jobs: Sequence[Job], processes: int, data_dir: Path | None) -> Itera
         process that started them.
 
     Args:
-        jobs: what to run; the long ones first waste least time at the end.
+        jobs: what to run, in the order in which they begin.
         processes: 1 runs them in this process, with all its threads; more start workers with one thread each.
         data_dir: where MNIST is looked for first.
     """
