@@ -90,6 +90,16 @@ def test_a_long_protocol_takes_the_choice_of_the_short_one() -> None:
     assert (long.learning_rate, long.gamma) == (0.18, 0.5)
 
 
+@pytest.mark.parametrize(("behind", "gamma"), [(0.003, 0.0), (0.005, 0.5)])
+def test_of_trials_that_cannot_be_told_apart_the_slowest_decay_is_carried(behind: float, gamma: float) -> None:
+    """An accuracy of 0.9 on 6,000 held-out images has a standard error of 0.0039."""
+    scores = searched(0.3, 0.5)
+    best = max(scores, key=lambda name: scores[name])
+    (slower,) = [spec for spec in trials(SEARCHED, {}) if (spec.learning_rate, spec.gamma) == (0.1, 0.0)]
+    scores |= {best: 0.9, slower.hash: 0.9 - behind}
+    assert choose(LONG, scores).gamma == gamma
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.5, 1.0])
 def test_a_rate_is_carried_over_so_that_all_steps_leave_the_same_noise(gamma: float) -> None:
     rate = carried_rate("DPVD-zCDP", 0.1, 1.0, gamma, PROTOCOLS["mnist-10"], PROTOCOLS["mnist-200"])

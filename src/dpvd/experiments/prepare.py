@@ -13,9 +13,10 @@ from dpvd.privacy import AccountantName
 from dpvd.runs import PreparedRun, RunOptions, prepare_run
 from dpvd.training import Decay
 
-__all__ = ["TUNING_WORDS", "hold_out", "prepare"]
+__all__ = ["HELD_OUT", "TUNING_WORDS", "hold_out", "prepare"]
 
 HELD_OUT = 0.1
+"""Share of the training data on which settings are chosen."""
 SPLIT_SEED = 0
 TUNING_WORDS = "learning rate and decay, on a tenth of the training data"
 

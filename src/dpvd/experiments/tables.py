@@ -29,9 +29,10 @@ __all__ = [
 
 BESIDE_OURS = "DPVD-zCDP"  # whose published values methods of ours are held to
 CARRIED = (
-    "Where trials were run at a shorter protocol, the held-out accuracy is that of the best one there, and η₀ is its "
-    "own carried over: with it all steps of the long run leave as much noise on a weight as those of the short one. "
-    "At the edge: the best η₀ is the smallest or largest that was tried."
+    "Where trials were run at a shorter protocol, the held-out accuracy is that of the best one there; γ is the "
+    "smallest of those within a standard error of it, and its η₀ is carried over: all steps of the long run leave as "
+    "much noise on a weight as those of the short one. At the edge: the best η₀ is the smallest or largest that was "
+    "tried."
 )
 BELOW = "↓"
 """Ends a cell of Table 1 whose mean is below the published value."""

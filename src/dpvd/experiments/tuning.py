@@ -5,7 +5,8 @@ away, until all of them have been tried: no choice is left at the edge of what w
 """
 
 import json
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from typing import Any
 from dpvd.errors import DpvdError
 from dpvd.experiments.carry import carried_rate
 from dpvd.experiments.catalogue import Choices, TuningCell, make_spec
+from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.prepare import HELD_OUT
 from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.report import write_atomically
@@ -54,8 +57,8 @@ class Tuning:
 
     Args:
         cell: protocol, method and budget.
-        learning_rate, gamma: the choice. Where a shorter protocol's search decides, η₀ is the best trial's, carried
-            over to this length.
+        learning_rate, gamma: the choice. Where a shorter protocol's search decides, the slowest decay of those that
+            cannot be told from the best, and its η₀ carried over to this length.
         at_edge: whether the best η₀ is the smallest or largest that was tried: a better one may lie beyond.
         trials: every point.
         cost: what the search costs in privacy, in words.
@@ -121,10 +124,24 @@ def choose(cell: TuningCell, scores: Scores) -> Tuning:
     protocol, searched = PROTOCOLS[cell.protocol], _searched(cell)
     best, tried = _tried(cell, scores)
     rates = [trial.learning_rate for trial in tried]
-    rate = best.learning_rate
-    if searched is not protocol:
-        rate = carried_rate(cell.method, cell.epsilon, rate, best.gamma, searched, protocol)
-    return Tuning(cell, rate, best.gamma, best.learning_rate in (min(rates), max(rates)), tried)
+    at_edge = best.learning_rate in (min(rates), max(rates))
+    if searched is protocol:
+        return Tuning(cell, best.learning_rate, best.gamma, at_edge, tried)
+    taken = _slowest_decay(tried, held_out=HELD_OUT * EXAMPLES[searched.dataset])
+    rate = carried_rate(cell.method, cell.epsilon, taken.learning_rate, taken.gamma, searched, protocol)
+    return Tuning(cell, rate, taken.gamma, at_edge, tried)
+
+
+def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
+    """Of the trials within a standard error of the best, the best with the smallest γ.
+
+    A short run hardly tells decays apart, and a long one has more use for the slower: what γ = 1 has not learnt early
+    it never learns.
+    """
+    best = max(trial.accuracy for trial in tried)
+    error = math.sqrt(best * (1 - best) / held_out)
+    near = [trial for trial in tried if trial.accuracy >= best - error]
+    return max(near, key=lambda trial: (-trial.gamma, trial.accuracy, -trial.learning_rate))
 
 
 def _searched(cell: TuningCell) -> Protocol:
