@@ -180,9 +180,6 @@ def _kl(schedules: dict[str, Schedule]) -> dict[str, Any]:
                 "clipped": first.clipped,
                 "factor": first.factor,
             }
-    for kl in (KL.NONE, KL.OUTSIDE):
-        reading = Reading(*schedules["printed"], sum_noise=_noise_for(10.0), forward=True, kl=kl)
-        found.setdefault("ten", {})[str(kl)] = {"accuracy": _accuracy(reading), "pull": _outcome(reading, 0).pull}
     return found
 
 

@@ -110,7 +110,7 @@ def _layers(measured: Measured) -> str:
 
 
 def _kl(measured: Measured) -> str:
-    rows, ten = [], measured["kl"]["ten"]
+    rows = []
     words = {"none": "left out", "outside": "outside the clip", "inside": "inside the clip"}
     for name, schedule in SCHEDULES.items():
         for kl, where in words.items():
@@ -120,10 +120,7 @@ def _kl(measured: Measured) -> str:
     header = ("learning rate", "KL term", "accuracy", "norm of its gradient over N", "clip factor, mean")
     return (
         "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower bound; "
-        f"{_runs(measured)}:\n\n{table(header, rows)}\n\n"
-        f"At ε = 10 with the printed learning rate: {_percent(ten['none']['accuracy'])} without the term, "
-        f"{_percent(ten['outside']['accuracy'])} with it, outside the clip, where the norm of its gradient over N is "
-        f"{_pair(ten['outside']['pull'], '{:.3g}')}."
+        f"{_runs(measured)}:\n\n{table(header, rows)}"
     )
 
 

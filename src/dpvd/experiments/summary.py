@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dpvd.experiments.claims import Claims
-from dpvd.experiments.contrasts import Contrast, contrast
+from dpvd.experiments.contrasts import FEWEST, Contrast, contrast
 from dpvd.experiments.protocols import Protocol
 from dpvd.experiments.results import Results
 from dpvd.experiments.spec import Variant
@@ -71,33 +71,54 @@ def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
     It is compared with the paper's method without dropout, and with plain private training, whose runs have the same
     weights, batches and noise seed by seed: what then differs is dropout alone, and the error is small.
     """
-    against = {other: _gains(results, protocols, other) for other in WITHOUT}
-    if not any(against.values()):
+    shown = _at_the_papers_length(protocols)
+    gains = {other: _gains(results, shown, other) for other in WITHOUT}
+    every = [gain for of in gains.values() for gain, _ in of]
+    if not every:
         return "Whether dropout helps at low ε cannot be said yet: it has not been run."
-    parts = [f"less {WITHOUT[other]}, {'; '.join(gains)}" for other, gains in against.items() if gains]
-    return f"**Does dropout help at low ε?** At ε = {LOWEST:g}, {WITH_DROPOUT} is, {'. It is, '.join(parts)}."
+    parts = [f"{_listed(of)} against {WITHOUT[other]}" for other, of in gains.items() if of]
+    return (
+        f"**Does dropout help at low ε? {_yes_or_no(every)}** At ε = {LOWEST:g} it changes accuracy by "
+        f"{', and by '.join(parts)} (points of accuracy and their standard error)."
+    )
 
 
-def _gains(results: Results, protocols: Sequence[Protocol], other: str) -> list[str]:
-    """By protocol and variant, what dropout gains over another method."""
+def _gains(results: Results, protocols: Sequence[Protocol], other: str) -> list[tuple[Contrast, str]]:
+    """What dropout gains over another method, and where."""
     found = []
-    for protocol in _at_the_papers_length(protocols):
+    for protocol in protocols:
         for variant, words in VARIANTS.items():
             with_dropout = results.cell(protocol, WITH_DROPOUT, variant, LOWEST)
             without = results.cell(protocol, other, variant, LOWEST)
             gain = None if with_dropout is None or without is None else contrast([with_dropout], [without])
             if gain is not None:
-                found.append(f"{_gain(gain)} on {protocol.dataset.upper()} {words}")
+                found.append((gain, f"{protocol.dataset.upper()} {words}"))
     return found
 
 
-def _gain(found: Contrast) -> str:
-    if abs(found.value) <= found.half_width:
-        answer = "no difference to be seen"
-    else:
-        answer = "it helps" if found.value > 0 else "it hurts"
-    runs = f"{found.pairs} pairs of runs" if found.pairs > 1 else "one pair of runs, error assumed"
-    return f"{100 * found.value:+.2f} ± {100 * found.error:.2f} points ({answer}; {runs})"
+def _yes_or_no(gains: Sequence[Contrast]) -> str:
+    """Yes if all are clearly gains, no if none is."""
+    helps = [gain.value > gain.half_width for gain in gains]
+    if all(helps):
+        return "Yes."
+    return "Not everywhere." if any(helps) else "No."
+
+
+def _listed(gains: Sequence[tuple[Contrast, str]]) -> str:
+    return ", ".join(f"{_value(gain)} on {where} ({_pairs(gain)})" for gain, where in gains)
+
+
+def _value(gain: Contrast) -> str:
+    return f"{100 * gain.value:+.2f} ± {100 * gain.error:.2f}"
+
+
+def _pairs(gain: Contrast) -> str:
+    """
+    >>> _pairs(Contrast(0.0, 0.0, 0.0, 30))
+    '30 pairs of runs'
+    """
+    count = "1 pair of runs" if gain.pairs == 1 else f"{gain.pairs} pairs of runs"
+    return f"{count}, error assumed" if gain.pairs < FEWEST else count
 
 
 def _at_the_papers_length(protocols: Sequence[Protocol]) -> list[Protocol]:
@@ -127,13 +148,10 @@ def _by_data_set(found: Sequence[Judgement], shown: Sequence[Protocol]) -> list[
     cells = []
     for protocol in shown:
         of = [j for j in found if j.protocol == protocol.name]
-        words = [f"{_variant(j)}{_word(j)}" for j in of]
-        cells.append("; ".join(words) or "–")
+        words = {_word(j) for j in of}
+        apart = "; ".join(f"{VARIANTS[Variant(j.variant)]}: {_word(j)}" for j in of)
+        cells.append(words.pop() if len(words) == 1 else apart or "–")
     return cells
-
-
-def _variant(judgement: Judgement) -> str:
-    return f"{VARIANTS[Variant(judgement.variant)]}: " if judgement.variant else ""
 
 
 def _word(judgement: Judgement) -> str:

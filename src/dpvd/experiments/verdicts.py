@@ -121,16 +121,18 @@ def _reaches(ours: Summary | None, published: float) -> Finding:
         return _not_run()
     reach = _reach_with_test_set(ours)
     gap = ours.mean - published
-    return Finding(
-        Verdict.REPRODUCED if gap >= -reach else Verdict.NOT_REPRODUCED,
-        ours.words(),
-        f"{_points(gap)} points, interval ± {100 * reach:.1f}",
-    )
+    if gap < -reach:
+        verdict = Verdict.NOT_REPRODUCED
+    elif gap >= 0 or ours.runs >= FEWEST:
+        verdict = Verdict.REPRODUCED
+    else:  # a wide interval is no merit where it was assumed
+        verdict = Verdict.INCONCLUSIVE
+    return Finding(verdict, ours.words(), f"{_points(gap)} points, interval ± {100 * reach:.1f}")
 
 
 def _reach_with_test_set(ours: Summary) -> float:
     """Half-width of the 95 % interval of a mean, over seeds and over test sets of this size."""
-    spread = ours.spread if ours.spread is not None and ours.runs >= FEWEST else assumed_spread(ours.mean)
+    spread = ours.spread if ours.spread is not None and ours.runs >= FEWEST else assumed_spread(ours)
     over_seeds = half_width(spread / math.sqrt(ours.runs), ours.runs)
     over_test_sets = OF_A_NORMAL * math.sqrt(ours.mean * (1 - ours.mean) / ours.examples)
     return math.hypot(over_seeds, over_test_sets)
