@@ -173,6 +173,15 @@ def test_nothing_is_drawn_of_runs_that_are_not_there(tmp_path) -> None:
     assert "0 runs" in page.read_text(encoding="utf-8")
 
 
+def test_a_sweep_of_which_one_panel_was_run_is_drawn_and_one_without_any_is_not() -> None:
+    points = sweep_specs(MNIST_QUICK, {})[Variant.AS_PRINTED, "hidden"]
+    own = Results([made_up(spec, 0.5) for spec in points[MNIST_QUICK.hidden]], {})
+    panel = Results([made_up(spec, 0.5) for specs in points.values() for spec in specs], {})
+    claims = load_claims()
+    assert "fig5-mnist-quick" not in {drawing.name for drawing in draw_all(own, claims, [MNIST_QUICK])}
+    assert "fig5-mnist-quick" in {drawing.name for drawing in draw_all(panel, claims, [MNIST_QUICK])}
+
+
 AWKWARD = Table("awkward", "50 % & more", "note_1", ("a|b", "ε"), (("x,y", "±1 #2"),))
 
 

@@ -202,8 +202,8 @@ def _epochs(protocol: Protocol) -> str:
 
 def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
     """Fig. 5: one setting changed at a time, at ε = 1."""
-    if not protocol.sweep_seeds:
-        return None
+    if not any(len(results.sweep(protocol, variant, setting)) > 1 for variant in SWEEP_LINES for setting in SWEEPS):
+        return None  # nothing was varied, or only the protocol's own values have been run
     figure, panels = grid(2, 2)
     drawn: list[Summary] = []
     own = {"hidden": protocol.hidden, "epochs": protocol.epochs, "clip_norm": 2.0, "batch_size": protocol.batch_size}
@@ -229,7 +229,7 @@ def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
         axes.axvline(own[setting], color=PALETTE["muted"], linewidth=0.8, linestyle=":")
         axes.set(xlabel=words, ylabel="test accuracy")
         percent_axis(axes)
-        if setting != "clip_norm":  # values double from one to the next
+        if setting != "clip_norm" and len(values) > 1:  # values double from one to the next
             axes.set_xscale("log")
             plain_numbers(axes.xaxis)
             axes.xaxis.set_minor_locator(NullLocator())
