@@ -136,7 +136,7 @@ def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:
 
 
 def test_a_figure_is_the_same_however_often_it_was_drawn() -> None:
-    specs = cell_specs(DIGITS_100, "NP", Variant.AS_PRINTED, None, {}, 2)
+    specs = cell_specs(DIGITS_100, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 2)
     drawings = draw_all(Results([made_up(spec, 0.5) for spec in specs], {}), load_claims(), [DIGITS_100])
     for drawing in drawings:
         first = svg_bytes(drawing.figure)
@@ -148,7 +148,7 @@ def test_published_values_are_inside_their_panel() -> None:
     """Whatever the length of the protocol."""
     claims = load_claims()
     for protocol in (MNIST_QUICK, DIGITS_100):
-        runs = [made_up(spec, 0.5) for spec in cell_specs(protocol, "NP", Variant.AS_PRINTED, None, {}, 1)]
+        runs = [made_up(spec, 0.5) for spec in cell_specs(protocol, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 1)]
         (drawing,) = [d for d in draw_all(Results(runs, {}), claims, [protocol]) if d.name == "fig4"]
         for axes in drawing.figure.axes:
             crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"]
@@ -164,6 +164,11 @@ def test_the_page_stands_alone(written: Path) -> None:
     assert 'class="short not"' in page
     assert 'class="short below"' in page
     assert page.count("<figure>") == 4
+
+
+def test_ordinary_training_alone_is_no_figure() -> None:
+    runs = [made_up(spec, 0.5) for spec in cell_specs(DIGITS_100, "NP", Variant.AS_PRINTED, None, {}, 2)]
+    assert [drawing.name for drawing in draw_all(Results(runs, {}), load_claims(), [DIGITS_100])] == ["fig3"]
 
 
 def test_nothing_is_drawn_of_runs_that_are_not_there(tmp_path) -> None:

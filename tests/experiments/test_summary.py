@@ -90,6 +90,19 @@ def test_a_gain_on_one_data_set_is_not_one_everywhere() -> None:
     assert "Not everywhere." in dropout_answer(Results(records, {}), [DIGITS_100, MNIST_200])
 
 
+def test_the_answer_is_that_of_the_comparison_with_the_same_noise() -> None:
+    with_abadi = [
+        *run_specs(DIGITS_100, 30),
+        *cell_specs(DIGITS_100, "Abadi et al.", Variant.AS_PRINTED, 0.1, {}, 30),
+    ]
+    better_than_svi = {"DPVD-zCDP": 0.5, "Abadi et al.": 0.5, "SVI-zCDP": 0.3}
+    answer = dropout_answer(
+        Results([made_up(spec, better_than_svi[spec.method]) for spec in with_abadi], {}), [DIGITS_100]
+    )
+    assert "? No.** At ε = 0.1 it changes accuracy by +0.00 ± 0.00 on DIGITS as printed" in answer
+    assert "and by +20.00 ± 0.00 on DIGITS as printed (30 pairs of runs) against the paper's method" in answer
+
+
 def test_an_answer_from_single_runs_says_that_its_error_is_assumed() -> None:
     answer = dropout_answer(runs(gains(0.02), MNIST_200, seeds=1), [MNIST_200])
     assert "on MNIST as printed (1 pair of runs, error assumed)" in answer

@@ -96,6 +96,8 @@ def draw_all(results: Results, claims: Claims, protocols: Sequence[Protocol]) ->
 
 def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -> Drawing | None:
     """Fig. 1 and 2: accuracy by epoch for each budget, a column for each method, a row for each variant."""
+    if not any(_has_curve(results, protocol, epsilon) for epsilon in BUDGET_LINES):
+        return None
     figure, panels = grid(2, 2)
     drawn: list[Summary] = []
     for row, variant in zip(panels, VARIANTS, strict=True):
@@ -110,11 +112,19 @@ def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -
         f"{_crosses([protocol])}"
     )
     title = f"Fig. {number}: accuracy by epoch, {_shown(protocol)}"
-    return Drawing(f"fig{number}-{protocol.name}", title, caption, figure) if drawn else None
+    return Drawing(f"fig{number}-{protocol.name}", title, caption, figure)
+
+
+def _has_curve(results: Results, protocol: Protocol, epsilon: float) -> bool:
+    """Whether a method of the paper has been run at a budget: ordinary training alone is no comparison."""
+    return any(results.cell(protocol, m, v, epsilon) is not None for m in METHOD_LINES for v in VARIANTS)
 
 
 def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Drawing | None:
-    """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol."""
+    """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol that has been run."""
+    protocols = [protocol for protocol in protocols if _has_curve(results, protocol, 0.1)]
+    if not protocols:
+        return None
     figure, panels = grid(2, len(protocols))
     lines: list[Line] = [*((method, 0.1, style) for method, style in METHOD_LINES.items()), (NP, None, PLAIN_LINE)]
     drawn: dict[str, list[Summary]] = {}
@@ -127,7 +137,7 @@ def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol])
     runs = "; ".join(f"{protocol.words}, {run_words(drawn[protocol.name])} a curve" for protocol in protocols)
     caption = f"Mean test accuracy at ε = 0.1. {runs}. {BANDS} {_crosses(protocols)}"
     title = "Fig. 4: advanced composition against zCDP at ε = 0.1"
-    return Drawing("fig4", title, caption, figure) if any(drawn.values()) else None
+    return Drawing("fig4", title, caption, figure)
 
 
 def _lines(
