@@ -26,9 +26,8 @@ FAULTS = [
         "no check when the model is random",
         "grads/isolation.py",
         {
-            "        self._replace_quietly(replaced, seen)\n": "",
-            "        base = self._quiet_base() if self.random else self.base\n": "        if self.random:\n"
-            "            return\n        base = self.base\n",
+            "            self._replace_quietly(replaced, seen)\n": "            return\n",
+            "        base = self._quiet_base()\n": "        return\n",
         },
         TESTS + "test_a_layer_that_mixes_examples_is_refused[batch statistics behind noise-auto-dtype1]",
     ),
@@ -66,7 +65,7 @@ FAULTS = [
         "norms not compared",
         "grads/isolation.py",
         {
-            "                self._compare_norms(self.base, seen)\n": "",
+            "            self._compare_norms(self.base, seen)\n": "            return\n",
             "        if thorough and not trial.why_not:\n": "        if False:\n",
         },
         TESTS + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
