@@ -18,13 +18,13 @@ FAULTS = [
     ),
     Fault(
         "mixing tolerated a hundred times as much",
-        "grads/isolation.py",
-        {"    return _within(ours, truth, relative * ": "    return _within(ours, truth, 100 * relative * "},
+        "grads/closeness.py",
+        {"    return within(ours, truth, relative * ": "    return within(ours, truth, 100 * relative * "},
         TESTS + "test_the_least_mixing_that_is_noticed[dtype1-1e-12]",
     ),
     Fault(
         "no check when the model is random",
-        "grads/isolation.py",
+        "grads/trial.py",
         {
             "            self._replace_quietly(replaced, seen)\n": "            return\n",
             "        base = self._quiet_base()\n": "        return\n",
@@ -39,13 +39,13 @@ FAULTS = [
     ),
     Fault(
         "buffers not compared",
-        "grads/isolation.py",
+        "grads/trial.py",
         {"            for name in own.changed_buffers(others):\n": "            for name in ():\n"},
         TESTS + "test_a_memory_bank_is_refused_by_name_and_left_empty",
     ),
     Fault(
         "attributes not compared",
-        "grads/isolation.py",
+        "grads/trial.py",
         {"            if own.same_as(others):\n": "            if not own.changed_buffers(others):\n"},
         TESTS + "test_averages_that_are_kept_are_refused[attribute-auto]",
     ),
@@ -63,10 +63,10 @@ FAULTS = [
     ),
     Fault(
         "norms not compared",
-        "grads/isolation.py",
+        "grads/trial.py",
         {
             "            self._compare_norms(self.base, seen)\n": "            return\n",
-            "        if thorough and not trial.why_not:\n": "        if False:\n",
+            "        ours = self.run(few).norms\n": "        ours = None\n",
         },
         TESTS + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
     ),

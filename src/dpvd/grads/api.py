@@ -17,7 +17,7 @@ from dpvd.grads.clipping import Clipping
 from dpvd.grads.compatibility import refuse_problems
 from dpvd.grads.engines import Engine
 from dpvd.grads.groups import Grouping
-from dpvd.grads.isolation import Subject
+from dpvd.grads.trial import Subject
 from dpvd.privacy import Relation
 
 __all__ = ["Engine", "GradientClipper", "Isolation", "clipped_grad"]

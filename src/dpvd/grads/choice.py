@@ -11,8 +11,10 @@ from dpvd.grads.batches import Batch, batch_size, rows
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.engines import ENGINES, Engine
-from dpvd.grads.isolation import Subject, examine, examine_state, refuse_change, why_not_mapped
+from dpvd.grads.isolation import examine, examine_state, why_not_mapped
+from dpvd.grads.refusals import refuse_change
 from dpvd.grads.state import Watch
+from dpvd.grads.trial import Subject
 from dpvd.grads.units import CannotFactor
 
 __all__ = ["EngineChoice", "Isolation"]
