@@ -144,7 +144,9 @@ def test_a_layer_that_mixes_examples_is_refused(case, engine, dtype, generator):
 
 @pytest.mark.parametrize(("dtype", "share"), [(torch.float32, 2e-7), (torch.float64, 1e-12)])
 def test_the_least_mixing_that_is_noticed(dtype, share, generator):
-    """Little of the others is enough, since they are enlarged; ten times the rounding of a loss is seen."""
+    """Little of the others is enough, since they are enlarged; ten times the rounding of a loss is
+    seen.
+    """
     x, y = make_batch(40, generator)
     model = network(lambda x: x - share * x.mean(0)).to(dtype)
     with pytest.raises(DpvdError, match="mixes examples"):
@@ -185,7 +187,9 @@ def by_outliers(model, x, y):
 
 @pytest.mark.parametrize("loss", [mixup, centred, by_outliers])
 def test_what_mixing_would_have_moved_and_what_gradients_formed_alone_do(loss, generator, monkeypatch):
-    """One example that is replaced may move the sum by 2 C. The refused path moves it further, the other does not."""
+    """One example that is replaced may move the sum by 2 C. The refused path moves it further, the
+    other does not.
+    """
     monkeypatch.setattr("dpvd.grads.choice.examine", accept_all)
     x, y = make_batch(30, generator)
     another = x.clone()
@@ -363,7 +367,9 @@ class Autoencoder(nn.Module):
 
 
 class Attends(nn.Module):
-    """Attention inside an example, with dropout in torch's function, over the positions that are not padding."""
+    """Attention inside an example, with dropout in torch's function, over the positions that are
+    not padding.
+    """
 
     def __init__(self, dropout: float) -> None:
         super().__init__()

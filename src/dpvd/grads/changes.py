@@ -13,15 +13,17 @@ from dpvd.grads.state import is_plain_object, modules_of, parts_of
 __all__ = ["Watched"]
 
 ModuleState = tuple[nn.Module, bool, bool, list[nn.Module | None], list[nn.Parameter | None], list[bool]]
-"""A module, its mode, whether it is compiled, its children, its parameters, whether those are trained."""
+"""A module, its mode, whether it is compiled, its children, its parameters, whether those are
+trained.
+"""
 
 
 class Watched:
     """A model and a loss as they were when this was made.
 
-    Watched are the modules of both, their modes, parameters and what of those is trained; the loss itself, and what it
-    closes over, names or was bound to. Numbers may change, as weights of a schedule do, and tensors that an object
-    holds as attributes.
+    Watched are the modules of both, their modes, parameters and what of those is trained; the loss
+    itself, and what it closes over, names or was bound to. Numbers may change, as weights of a
+    schedule do, and tensors that an object holds as attributes.
     """
 
     def __init__(self, model: nn.Module, loss_fn: LossFn) -> None:
@@ -43,7 +45,9 @@ class Watched:
 
 
 def _watched_parts(value: Any, depth: int = 3) -> list[Any]:
-    """What a loss is made of, in order, and what its parts are made of; in place of a number its type."""
+    """What a loss is made of, in order, and what its parts are made of; in place of a number its
+    type.
+    """
     found: list[Any] = []
     for held in _held_by(value):
         if isinstance(held, int | float) and not isinstance(held, bool):
@@ -67,7 +71,9 @@ def _held_by(value: Any) -> list[Any]:
 
 
 def _attributes(owner: Any) -> list[Any]:
-    """Attributes that may decide what is computed. Others change all the time, as the last loss or a history does."""
+    """Attributes that may decide what is computed. Others change all the time, as the last loss or
+    a history does.
+    """
     if isinstance(owner, nn.Module) or not is_plain_object(owner):
         return []
     return [held for held in vars(owner).values() if held is None or isinstance(held, bool | str) or callable(held)]

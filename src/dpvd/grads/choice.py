@@ -1,4 +1,6 @@
-"""Which engine takes a batch, and when a batch is tried out for examples that do not keep to themselves."""
+"""Which engine takes a batch, and when a batch is tried out for examples that do not keep to
+themselves.
+"""
 
 import logging
 import os
@@ -31,14 +33,17 @@ class Isolation(StrEnum):
     CHECKED = "checked"
     """It is tried out on the first batch and on some later ones; a model that fails is refused."""
     VMAP = "vmap"
-    """Each example's gradient is formed alone, by torch.func or in a loop, and stored: sound under any mixing."""
+    """Each example's gradient is formed alone, by torch.func or in a loop, and stored: sound under
+    any mixing.
+    """
 
 
 class EngineChoice:
     """The engine for one model and one loss, from batch to batch.
 
-    A batch is tried out thoroughly when it is the first with two examples or more, and the first after something has
-    changed; then small samples at steps 2, 4, 8, ... and at every 256th. When does not depend on the data.
+    A batch is tried out thoroughly when it is the first with two examples or more, and the first
+    after something has changed; then small samples at steps 2, 4, 8, ... and at every 256th. When
+    does not depend on the data.
     """
 
     def __init__(self, asked: Engine, isolation: Isolation, micro_batch: int | None) -> None:
@@ -86,11 +91,12 @@ class EngineChoice:
         self._used[self._engine] += 1
 
     def run(self, part: Batch, clipping: Clipping) -> ClippedGradients:
-        """The clipped gradients of a batch, or of a slice of it, by the engine chosen or the next that can.
+        """The clipped gradients of a batch, or of a slice of it, by the engine chosen or the next
+        that can.
 
         Raises:
-            DpvdError: if a buffer changes that was not seen to change whatever the data, or the engine that was asked
-                for by name cannot treat the model.
+            DpvdError: if a buffer changes that was not seen to change whatever the data, or the
+                engine that was asked for by name cannot treat the model.
         """
         subject = self._subject
         before = self._buffers.now()
@@ -112,7 +118,9 @@ class EngineChoice:
         return found
 
     def describe(self) -> str:
-        """What was done so that no example reaches into another's gradient, for the statement of privacy."""
+        """What was done so that no example reaches into another's gradient, for the statement of
+        privacy.
+        """
         joint = self._used[Engine.FACTORED]
         alone = sum(self._used.values()) - joint
         ways = {Engine.VMAP: "torch.func", Engine.LOOP: "one backward pass each"}
@@ -166,7 +174,9 @@ class EngineChoice:
         log.info("the %s engine cannot take %s: %s", engine, name, reason.split("\n")[0])
 
     def _sample(self, batch: Batch, thorough: bool) -> Batch:
-        """Rows at random, no more than go through the model at once; for a thorough check all of these."""
+        """Rows at random, no more than go through the model at once; for a thorough check all of
+        these.
+        """
         count = batch_size(batch)
         most = count if self._micro_batch is None else min(count, self._micro_batch)
         if not thorough:

@@ -7,7 +7,9 @@ __all__ = ["agree", "unmoved", "within"]
 
 
 def unmoved(ours: Tensor, truth: Tensor) -> bool:
-    """Equal losses. Runs of equal shapes give practically equal bits: 10⁻⁵ is for sequences padded to other lengths."""
+    """Equal losses. Runs of equal shapes give practically equal bits: 10⁻⁵ is for sequences padded
+    to other lengths.
+    """
     relative = min(1e-5, max(1e-10, 100 * torch.finfo(truth.dtype).eps))
     return within(ours, truth, relative * truth.abs().clamp_min(1.0))
 
@@ -21,8 +23,9 @@ def within(ours: Tensor, truth: Tensor, tolerance: Tensor | float) -> bool:
 def agree(ours: Tensor, truth: Tensor) -> bool:
     """Whether norms are those of the oracle, up to rounding.
 
-    Where terms cancel a norm is known only to the square root of a unit, and is then rounded up: that clips too much,
-    if anything. So norms may be a little too large near zero, but not too small.
+    Where terms cancel a norm is known only to the square root of a unit, and is then rounded up:
+    that clips too much, if anything. So norms may be a little too large near zero, but not too
+    small.
     """
     tolerance = torch.finfo(truth.dtype).eps ** 0.5 * 10  # 3e-3 in float32, 1e-7 in float64
     finite = torch.isfinite(truth)

@@ -1,8 +1,9 @@
 """Whether examples keep to themselves: tried out on a batch, not assumed.
 
-A clipped sum bounds what one example contributes only if no other example's gradient depends on it. No list of modules
-can tell that of a model and a loss; a trial can. The same examples are run beside others, in batches of another size
-and after other batches, with the same random numbers, and must not notice.
+A clipped sum bounds what one example contributes only if no other example's gradient depends on it.
+No list of modules can tell that of a model and a loss; a trial can. The same examples are run
+beside others, in batches of another size and after other batches, with the same random numbers, and
+must not notice.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,8 @@ class Finding:
 
 
 def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool = False) -> Finding:
-    """Try out whether the examples of a batch keep to themselves, and whether the factored engine is right on them.
+    """Try out whether the examples of a batch keep to themselves, and whether the factored engine
+    is right on them.
 
     Guarantees: random streams, buffers, attributes and variables are as before, to the last bit.
 
@@ -49,13 +51,14 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
     Args:
         subject: the model and the loss.
         batch: the examples; none of the runs has more of them at once.
-        thorough: try everything. A later check of the same model changes one thing about the other examples, drawn at
-            random, and takes the oracle's word, and that runs repeat, from the first.
+        thorough: try everything. A later check of the same model changes one thing about the other
+            examples, drawn at random, and takes the oracle's word, and that runs repeat, from the
+            first.
         is_random: what was found of the model before; a thorough check finds it anew.
 
     Raises:
-        DpvdError: if the loss of an example depends on other examples, on their number or on earlier batches, or a
-            buffer keeps something of the data.
+        DpvdError: if the loss of an example depends on other examples, on their number or on
+            earlier batches, or a buffer keeps something of the data.
     """
     with undisturbed(subject) as start:
         trial = Trial(subject, batch, start, is_random=is_random)
@@ -80,12 +83,14 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
 
 
 def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
-    """Try out whether something of a batch is kept for later, and name the buffers that change without keeping any.
+    """Try out whether something of a batch is kept for later, and name the buffers that change
+    without keeping any.
 
     Gradients that are formed for each example alone need no more than this.
 
     Raises:
-        DpvdError: if a buffer keeps something of the data, or later losses depend on it in another way.
+        DpvdError: if a buffer keeps something of the data, or later losses depend on it in another
+            way.
     """
     with undisturbed(subject) as start:
         trial = Trial(subject, batch, start, why_not="not asked")
@@ -94,9 +99,11 @@ def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
 
 
 def why_not_mapped(subject: Subject, batch: Batch) -> str:
-    """Why torch.func cannot form the gradients of this model; empty if it can, and agrees with the oracle.
+    """Why torch.func cannot form the gradients of this model; empty if it can, and agrees with the
+    oracle.
 
-    Where the model is random the draws differ, and there is nothing to compare: each gradient is formed alone.
+    Where the model is random the draws differ, and there is nothing to compare: each gradient is
+    formed alone.
     """
     few = rows(batch, slice(0, ORACLE_ROWS))
     norms = []

@@ -6,20 +6,22 @@ from dpvd.grads.state import Watch
 __all__ = ["MEMORY", "MIXING", "SIZE", "keeps_data", "refuse_change"]
 
 MIXING = (
-    "the loss of an example changes when the other examples of its batch are replaced: something in the model or the "
-    "loss mixes examples, so that clipping cannot bound what one of them contributes. Remove the mixing (statistics, "
-    "attention, ranking, softmax or permutations over the batch dimension), or take isolation='vmap', which forms each "
+    "the loss of an example changes when the other examples of its batch are replaced: "
+    "something in the model or the loss mixes examples, so that clipping cannot bound what one "
+    "of them contributes. Remove the mixing (statistics, attention, ranking, softmax or "
+    "permutations over the batch dimension), or take isolation='vmap', which forms each "
     "example's gradient alone and stores it"
 )
 SIZE = (
-    "the loss of an example depends on how many examples are in its batch, so that one more changes the gradients of "
-    "all. Leave the division out: a step divides by the plan's batch size, which is public. Or take isolation='vmap', "
-    "which forms each example's gradient alone and stores it"
+    "the loss of an example depends on how many examples are in its batch, so that one more "
+    "changes the gradients of all. Leave the division out: a step divides by the plan's batch "
+    "size, which is public. Or take isolation='vmap', which forms each example's gradient alone "
+    "and stores it"
 )
 MEMORY = (
-    "the loss of an example changes with the batches that came before: the model or the loss keeps something of them, "
-    "in an attribute or a variable, and clipping bounds nothing that comes that way. Keep nothing of the data between "
-    "batches"
+    "the loss of an example changes with the batches that came before: the model or the loss "
+    "keeps something of them, in an attribute or a variable, and clipping bounds nothing that "
+    "comes that way. Keep nothing of the data between batches"
 )
 
 

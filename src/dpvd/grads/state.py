@@ -23,7 +23,9 @@ _PLAIN = (bool, int, float, complex, str, type(None))
 
 
 def parts_of(value: Any) -> list[tuple[str, Any]]:
-    """What a callable is made of, with names: cells, globals that it names, arguments bound to it, its object."""
+    """What a callable is made of, with names: cells, globals that it names, arguments bound to it,
+    its object.
+    """
     if isinstance(value, partial):
         bound = [(str(i), argument) for i, argument in enumerate(value.args)]
         return [("func", value.func), *bound, *value.keywords.items()]
@@ -59,9 +61,10 @@ def modules_of(loss_fn: Any) -> list[tuple[str, nn.Module]]:
 class Snapshot:
     """All state of a model and its loss that can be found, as it is now.
 
-    Found are buffers, attributes of modules and of plain objects, lists and dictionaries of them, variables that
-    functions close over, globals that they name, NumPy arrays and generators of random numbers. Parameters are left
-    alone: they are large, and changing them in a forward pass is refused elsewhere.
+    Found are buffers, attributes of modules and of plain objects, lists and dictionaries of them,
+    variables that functions close over, globals that they name, NumPy arrays and generators of
+    random numbers. Parameters are left alone: they are large, and changing them in a forward pass
+    is refused elsewhere.
 
     Attributes:
         buffers: values of the buffers by name.
@@ -244,10 +247,11 @@ class Snapshot:
 
 
 class Watch:
-    """The buffers of a model and of the modules in its loss, watched from step to step; its parameters, if asked to.
+    """The buffers of a model and of the modules in its loss, watched from step to step; its
+    parameters, if asked to.
 
-    A change is seen by the counter that torch keeps of writes to a tensor, not by looking at values: this is asked
-    twice in every step.
+    A change is seen by the counter that torch keeps of writes to a tensor, not by looking at
+    values: this is asked twice in every step.
     """
 
     def __init__(self, model: nn.Module, loss_fn: Any, *, parameters: bool = False) -> None:
@@ -295,7 +299,9 @@ def _fill(cell: CellType, value: Any) -> None:
 
 
 def _rebound_globals(function: FunctionType) -> dict[str, Any]:
-    """Globals that a function names and might rebind: neither functions, nor classes, nor modules of Python."""
+    """Globals that a function names and might rebind: neither functions, nor classes, nor modules
+    of Python.
+    """
     names = function.__globals__
     fixed = (FunctionType, type, ModuleType)
     return {

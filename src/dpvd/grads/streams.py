@@ -77,8 +77,9 @@ def drops(model: nn.Module) -> bool:
 def dropout_off(model: nn.Module) -> Iterator[None]:
     """Switch off torch's own dropout, and what else draws for each example and never couples two.
 
-    How much of it is drawn may depend on the data: a mask on the longest sequence of a batch, a slope for each negative
-    input. An example would then get other draws beside other examples, which is no mixing and must not look like it.
+    How much of it is drawn may depend on the data: a mask on the longest sequence of a batch, a
+    slope for each negative input. An example would then get other draws beside other examples,
+    which is no mixing and must not look like it.
     """
     with ExitStack() as stack:
         for module in model.modules():
@@ -94,13 +95,16 @@ def dropout_off(model: nn.Module) -> Iterator[None]:
 class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Gives every row of a random tensor the same draw, whichever generator it was asked of.
 
-    Two runs on different numbers of examples then see the same randomness, as long as examples are the rows.
+    Two runs on different numbers of examples then see the same randomness, as long as examples are
+    the rows.
 
-    Guarantees: an example's draws depend on the example and on the order of the calls, not on the other examples.
-    A permutation is not the identity but moves all by one place, so that mixing through it still shows.
+    Guarantees: an example's draws depend on the example and on the order of the calls, not on the
+    other examples. A permutation is not the identity but moves all by one place, so that mixing
+    through it still shows.
 
     Attributes:
-        shapes: of each random tensor, the shape without its first dimension. Runs with other shapes cannot be compared.
+        shapes: of each random tensor, the shape without its first dimension. Runs with other shapes
+            cannot be compared.
     """
 
     def __init__(self) -> None:
@@ -109,7 +113,9 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; asking for that protection would load the compiler, which takes a second."""
+        """Nothing here is compiled; asking for that protection would load the compiler, which takes
+        a second.
+        """
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -25,8 +25,8 @@ __all__ = ["UNCLIPPED", "WAYS", "CannotTry", "Subject", "Trial", "undisturbed"]
 
 KEPT_AT_RANDOM = 4  # rows that are looked at, beside those with the largest and the smallest loss
 ENLARGED = 1000.0
-# By what the other rows of a batch are replaced: copies of the row with the largest loss, enlarged, or of that with the
-# smallest, or rows drawn from the batch.
+# By what the other rows of a batch are replaced: copies of the row with the largest loss, enlarged,
+# or of that with the smallest, or rows drawn from the batch.
 WAYS = {"largest": ENLARGED, "smallest": 1.0, "drawn": 1.0}
 UNCLIPPED = Clipping(ClippingMode.NONE)
 OTHER_DRAWS = "what is drawn at random depends on which examples are in the batch"
@@ -61,7 +61,9 @@ def undisturbed(subject: Subject) -> Iterator[Snapshot]:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A run: losses [B], the factored engine's norms [B, G] if it ran, where streams ended, shapes of equal draws."""
+    """A run: losses [B], the factored engine's norms [B, G] if it ran, where streams ended, shapes
+    of equal draws.
+    """
 
     losses: Tensor
     norms: Tensor | None
@@ -70,7 +72,9 @@ class _Seen:
 
 
 class Trial:
-    """The runs of one trial, all from the same state of the model and, unless said otherwise, at the same seed."""
+    """The runs of one trial, all from the same state of the model and, unless said otherwise, at
+    the same seed.
+    """
 
     def __init__(
         self, subject: Subject, batch: Batch, start: Snapshot, why_not: str = "", is_random: bool = False
@@ -95,7 +99,9 @@ class Trial:
     # The trials
 
     def replay(self) -> None:
-        """The same examples once more. At another seed first: if that changes nothing, the model is not random."""
+        """The same examples once more. At another seed first: if that changes nothing, the model is
+        not random.
+        """
         other = self.run(self.batch, seed=self.seed + 1, norms=False)
         self.random = not unmoved(other.losses, self.base.losses)
         if not self.random:
@@ -113,7 +119,9 @@ class Trial:
             self.replace_others(list(WAYS)[which])
 
     def replace_others(self, way: str) -> None:
-        """The kept rows beside others. Their losses must not move, nor the norms of their gradients."""
+        """The kept rows beside others. Their losses must not move, nor the norms of their
+        gradients.
+        """
         if self.random and self.left:  # a row that was drawn as partner may have been one of those kept
             self.seed += 2
             self.base = self.run(self.batch)
@@ -130,8 +138,9 @@ class Trial:
     def _replace_quietly(self, replaced: Batch, seen: _Seen) -> None:
         """Once more with the same draws for every example.
 
-        For models whose losses moved under the same seeds. Either examples mix, or what the others drew has moved the
-        stream from which the kept ones draw, which is no mixing. A model that is not random moves again.
+        For models whose losses moved under the same seeds. Either examples mix, or what the others
+        drew has moved the stream from which the kept ones draw, which is no mixing. A model that is
+        not random moves again.
         """
         base = self._run_or_give_up(self.batch, quietly=True)
         again = self._run_or_give_up(replaced, quietly=True)
@@ -162,7 +171,9 @@ class Trial:
             raise DpvdError(SIZE)
 
     def _same_beside_fewer(self, losses: Tensor, base: _Seen) -> bool:
-        """Up to rounding, which depends on how many rows a product has, and is that of what a loss is made from."""
+        """Up to rounding, which depends on how many rows a product has, and is that of what a loss
+        is made from.
+        """
         expected = _of(base.losses, self.kept)
         finite = expected[torch.isfinite(expected)].abs()
         scale = float(finite.max()) if len(finite) else 1.0
@@ -203,7 +214,8 @@ class Trial:
         return settled
 
     def ask_oracle(self, count: int) -> None:
-        """The factored engine's norms on a few rows against gradients of each row's own loss in a joint pass.
+        """The factored engine's norms on a few rows against gradients of each row's own loss in a
+        joint pass.
 
         Ordinary dropout is off: rules draw it again in their own way.
         """
@@ -217,7 +229,9 @@ class Trial:
             self.why_not = "per-example norms differ from those of the oracle"
 
     def _norms_in_company(self, batch: Batch, i: int) -> Tensor:
-        """[G]. In a pass of its own for each example: some layers overwrite, going back, what they kept."""
+        """[G]. In a pass of its own for each example: some layers overwrite, going back, what they
+        kept.
+        """
         subject = self.subject
         self.start.restore()
         with begun_at(self.seed, subject.device), dropout_off(subject.model):
@@ -271,7 +285,9 @@ class Trial:
             return replaced, self._run_or_give_up(replaced)
 
     def _quiet_base(self) -> _Seen:
-        """A run on the batch with the same draws for every example, if that leaves nothing to chance."""
+        """A run on the batch with the same draws for every example, if that leaves nothing to
+        chance.
+        """
         base = self._run_or_give_up(self.batch, quietly=True, norms=False)
         other = self._run_or_give_up(self.batch, quietly=True, norms=False, seed=self.seed + 1)
         if not unmoved(other.losses, base.losses):
@@ -316,7 +332,9 @@ class Trial:
         return is_other.nonzero().squeeze(1)
 
     def _replaced(self, which: str, factor: float) -> Batch:
-        """The batch with all rows but those kept replaced: by copies of one row, enlarged, or by rows drawn from it."""
+        """The batch with all rows but those kept replaced: by copies of one row, enlarged, or by
+        rows drawn from it.
+        """
         count = batch_size(self.batch)
         others = self._others()
         source = torch.arange(count)
@@ -331,9 +349,11 @@ class Trial:
         return result
 
     def _oracle_rows(self, count: int) -> Tensor:
-        """Rows at random, one more than are compared if there is one: an example is to have company.
+        """Rows at random, one more than are compared if there is one: an example is to have
+        company.
 
-        Only rows with a finite gradient: a joint backward pass multiplies what is not finite by 0, and all are lost.
+        Only rows with a finite gradient: a joint backward pass multiplies what is not finite by 0,
+        and all are lost.
         """
         norms = self.base.norms
         assert norms is not None
