@@ -685,7 +685,8 @@ def test_mixing_that_begins_unseen_is_found_by_the_next_check(generator):
     list(clipper(make_batch(40, generator), step=1))
     strength[0] = 1.0
     list(clipper(make_batch(40, generator), step=3))
-    with pytest.raises(DpvdError, match="mixes examples"):
+    # a later check replaces the others, or takes fewer of them: either shows it
+    with pytest.raises(DpvdError, match=r"mixes examples|how many examples"):
         list(clipper(make_batch(40, generator), step=4))
 
 
