@@ -127,6 +127,21 @@ class TestBatches:
         train(step, 2)
         assert step.charged == 3
 
+    def test_a_batch_that_was_written_to_is_refused(self):
+        for pack in (lambda batch: batch, tuple):
+            batch = next(PLAN.batches(data()))
+            x, _ = batch
+            x -= x.mean(0)  # one example reaches all others before the loss sees any
+            refused(make_step(), pack(batch), "written to in place after it was drawn")
+
+    def test_a_batch_that_was_written_to_may_be_carried(self):
+        step = make_step()
+        batch = next(PLAN.batches(data()))
+        x, y = batch
+        x /= 2
+        step(batch.carry(x, y))
+        assert step.charged == 1
+
     def test_what_is_carried_must_be_as_many(self):
         batch = next(PLAN.batches(data()))
         with pytest.raises(DpvdError, match="carry the same examples"):

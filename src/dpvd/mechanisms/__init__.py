@@ -1,7 +1,7 @@
 """Random bits, Gaussian noise and samplers: all the randomness that protects data."""
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
-from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of
+from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of, is_as_drawn
 from dpvd.mechanisms.noise import GridNoise, check_noise, noise_on_grid, release_sums, standard_normal
 from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
 
@@ -17,6 +17,7 @@ __all__ = [
     "SystemBits",
     "check_noise",
     "draw_of",
+    "is_as_drawn",
     "noise_on_grid",
     "release_sums",
     "standard_normal",

@@ -8,9 +8,12 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError
 
-__all__ = ["Draw", "DrawnBatch", "draw_of"]
+__all__ = ["Draw", "DrawnBatch", "draw_of", "is_as_drawn"]
 
-_MARK = "_dpvd_draw"  # an attribute of the tensors, so that a batch may be unpacked and packed again
+# Attributes of the tensors, so that a batch may be unpacked and packed again: the draw, and torch's
+# count of writes at that time.
+_MARK = "_dpvd_draw"
+_WRITES = "_dpvd_writes"
 
 
 @dataclass(eq=False)
@@ -43,6 +46,7 @@ class DrawnBatch(tuple[Tensor, ...]):
         batch.draw = draw
         for tensor in batch:
             setattr(tensor, _MARK, draw)
+            setattr(tensor, _WRITES, _writes(tensor))
         return batch
 
     def carry(self, *tensors: Tensor) -> "DrawnBatch":
@@ -72,3 +76,13 @@ def draw_of(batch: Any) -> Draw | None:
     marks = [getattr(tensor, _MARK, None) for tensor in tensors]
     first = marks[0]
     return first if isinstance(first, Draw) and all(mark is first for mark in marks) else None
+
+
+def is_as_drawn(batch: Any) -> bool:
+    """Whether no tensor of a batch has been written to since it was drawn, or carried."""
+    tensors = (batch,) if isinstance(batch, Tensor) else batch
+    return all(getattr(tensor, _WRITES, None) == _writes(tensor) for tensor in tensors)
+
+
+def _writes(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version  # torch does not count those

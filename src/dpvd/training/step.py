@@ -10,7 +10,16 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
 from dpvd.grads import GradientClipper, Isolation, LossFn, as_batch, batch_size, micro_batches
-from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, check_noise, draw_of, noise_on_grid
+from dpvd.mechanisms import (
+    BitSource,
+    Draw,
+    GridNoise,
+    SeededBits,
+    check_noise,
+    draw_of,
+    is_as_drawn,
+    noise_on_grid,
+)
 from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, SamplingKind
@@ -309,6 +318,11 @@ class PrivateStep:
                 "this batch was not drawn by plan.batches, so that nothing can be said of its sampling: take batches "
                 "from plan.batches(data), and batch.carry(...) what you make of them; or, if they are drawn as the "
                 "plan says elsewhere, PrivateStep(..., batches='declared')"
+            )
+        if not is_as_drawn(batch):
+            raise DpvdError(
+                "this batch was written to in place after it was drawn, which may have mixed its examples: make new "
+                "tensors, each row from its own example alone, and step(batch.carry(x, y))"
             )
         if draw.plan != self.plan.fingerprint:
             raise DpvdError("this batch was drawn for another plan: take batches from the plan of this step")
