@@ -718,6 +718,24 @@ def test_gradients_formed_alone_take_what_mixes(generator):
         GradientClipper(model, mixup, clipping=Clipping(), isolation="vmap", engine="factored")
 
 
+@pytest.mark.parametrize("engine", ["vmap", "loop"])
+def test_gradients_formed_alone_do_not_see_what_a_loss_writes_into_the_batch(engine, generator):
+    def shifted(model, x, y):
+        x += 10 * x.mean(0)
+        return losses_of(model, x, y)
+
+    model = network()
+    x, y = make_batch(12, generator)
+    x[0] += 1000
+    clipping = Clipping("flat", clip_norm=1.0)
+    sums = [
+        clipped_grad(model, shifted, (x[first:].clone(), y[first:]), clipping=clipping, engine=engine, isolation="vmap")
+        for first in (0, 1)
+    ]
+    moved = sum((sums[0].grads[name] - sums[1].grads[name]).square().sum() for name in sums[0].grads)
+    assert float(moved) <= 1.0
+
+
 def test_nothing_is_left_changed_by_a_check(generator):
     private = torch.Generator().manual_seed(5)
     model = network(Counter(), lambda x: x + torch.randn(x.shape, generator=private, dtype=x.dtype))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 
-__all__ = ["Batch", "LossFn", "as_batch", "batch_size", "per_example_losses", "rows"]
+__all__ = ["Batch", "LossFn", "as_batch", "batch_size", "copied", "per_example_losses", "rows"]
 
 Batch = tuple[Tensor, ...]
 """Tensors with the examples along their first dimension."""
@@ -33,6 +33,11 @@ def batch_size(batch: Batch) -> int:
 
 def rows(batch: Batch, which: slice) -> Batch:
     return tuple(t[which] for t in batch)
+
+
+def copied(batch: Batch) -> Batch:
+    """For a run that may write over its inputs, of which nothing may reach the next run."""
+    return tuple(t.clone() for t in batch)
 
 
 def per_example_losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses, rows
+from dpvd.grads.batches import Batch, LossFn, batch_size, copied, per_example_losses, rows
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import ROUNDING_UNITS, Clipping, ClippingMode
 from dpvd.grads.forms import Materialised
@@ -62,7 +62,7 @@ def _examples(
     """Loss and gradients of each example in turn, with the noise that it had in the whole batch's forward pass."""
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
-        per_example_losses(model, loss_fn, batch)
+        per_example_losses(model, loss_fn, copied(batch))
     for i in range(batch_size(batch)):
         with tape.replaying(slice(i, i + 1)):
             loss = per_example_losses(model, loss_fn, rows(batch, slice(i, i + 1)))

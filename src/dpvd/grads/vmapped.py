@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.func import grad, vjp, vmap
 
 from dpvd.grads.assemble import assemble
-from dpvd.grads.batches import Batch, LossFn, per_example_losses
+from dpvd.grads.batches import Batch, LossFn, copied, per_example_losses
 from dpvd.grads.clipped import ClippedGradients
 from dpvd.grads.clipping import Clipping
 from dpvd.grads.forms import Materialised
@@ -26,7 +26,7 @@ def vmapped(
     """Clipped gradients, materialised for the whole model."""
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
-        per_example_losses(model, loss_fn, batch)
+        per_example_losses(model, loss_fn, copied(batch))
     parameters = {name: p.detach() for name, p in grouping.parameters.items()}
     places = _places(model, grouping.parameters)
 
