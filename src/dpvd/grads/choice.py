@@ -78,7 +78,7 @@ class EngineChoice:
         self._is_due |= _is_due(step or self._batches)
         if batch_size(batch) == 1 or self._micro_batch == 1:
             if self._settled is None or self._is_due:
-                self._settled = examine_state(self._subject, rows(batch, slice(0, 1))) | (self._settled or frozenset())
+                self._settle(examine_state(self._subject, rows(batch, slice(0, 1))))
             self._engine = Engine.LOOP if self._asked is Engine.AUTO else self._asked
             if batch_size(batch) > 1:
                 self._is_due = False
@@ -139,16 +139,20 @@ class EngineChoice:
         if joint and self._chosen in (None, Engine.FACTORED):
             finding = examine(self._subject, sample, thorough=thorough, is_random=self._is_random)
             self._is_random = finding.is_random
-            self._settled = finding.settled
+            self._settle(finding.settled)
             if not finding.why_not:
                 self._chosen = Engine.FACTORED
                 self._checked += 1
             else:
                 self._pass_over(Engine.FACTORED, finding.why_not, sample, certain=finding.made)
         else:
-            self._settled = examine_state(self._subject, sample)
+            self._settle(examine_state(self._subject, sample))
             if self._chosen is None:
                 self._chosen = self._asked if self._asked is not Engine.AUTO else self._alone(sample)
+
+    def _settle(self, names: frozenset[str]) -> None:
+        """These buffers may change; so may those of earlier checks, which may have come to rest for a while."""
+        self._settled = names | (self._settled or frozenset())
 
     def _pass_over(self, engine: Engine, reason: str, batch: Batch, certain: bool = True) -> None:
         """Take the next engine, or say why the one that was asked for cannot be taken."""
