@@ -340,6 +340,25 @@ def test_a_parameter_that_the_forward_pass_changes_is_refused(generator):
         clipped_grad(model, loss, make_batch(8, generator), clipping=Clipping(), engine="loop")
 
 
+@pytest.mark.parametrize("isolation", Isolation)
+@pytest.mark.parametrize("trained", [True, False])
+def test_a_codebook_that_follows_the_data_through_its_data_is_refused(trained, isolation, generator):
+    """torch does not count writes through ``.data``."""
+
+    class Codebook(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.codes = nn.Parameter(torch.zeros(7, dtype=torch.float64), requires_grad=trained)
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.codes.data.copy_(x.detach().mean(0))
+            return x
+
+    model = network(Codebook())
+    with pytest.raises(DpvdError, match=r"parameter '1.codes' is changed by the forward pass"):
+        clipped_grad(model, losses_of, make_batch(8, generator), clipping=Clipping(), isolation=isolation)
+
+
 # Sound ones
 
 

@@ -19,6 +19,7 @@ LARGEST_COPY = 1 << 20  # entries of a tensor that is no buffer; a data set that
 MOST_MEMBERS = 1000  # of a container that is looked into
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
+_SUMMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _PLAIN = (bool, int, float, complex, str, type(None))
 
 
@@ -267,6 +268,15 @@ class Watch:
 
     def is_parameter(self, name: str) -> bool:
         return name in self._parameters
+
+    def sums(self) -> dict[str, str]:
+        """By name, the sum of each parameter, to the last bit; as text, in which NaN equals NaN."""
+        named = ((_join(place, local), tensor) for place, held in self._places for local, tensor in held.items())
+        return {
+            name: float(tensor.detach().sum(dtype=torch.float64)).hex()
+            for name, tensor in named
+            if self.is_parameter(name) and tensor is not None and tensor.dtype in _SUMMED
+        }
 
     def now(self) -> list[tuple[Tensor | None, int]]:
         """Each tensor with the number of writes to it."""

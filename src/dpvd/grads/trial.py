@@ -89,11 +89,12 @@ class Trial:
         self.left: list[tuple[Snapshot, Snapshot]] = []  # by the batch itself and by another one, at the same seed
         self.watch = Watch(subject.model, subject.loss_fn, parameters=True)
         written = self.watch.now()
+        sums = self.watch.sums()
         if drops(subject.model):  # all other runs are without dropout, which some modules can only be treated without
             self.run(batch, dropout=True)
         self.base = self.run(batch)
         self.base_left = self._left_now()
-        self.written = self.watch.changed(written)
+        refuse_change(self._written_parameters(written, sums), frozenset(), self.watch)
         self.kept = self._choose_kept()
 
     # The trials
@@ -199,7 +200,6 @@ class Trial:
         Returns: names of the buffers that changed all the same.
         """
         settled = frozenset(self.start.changed_buffers(self.base_left))
-        refuse_change([name for name in self.written if self.watch.is_parameter(name)], settled, self.watch)
         for own, others in self.left:
             for name in own.changed_buffers(others):
                 raise keeps_data(name)
@@ -271,6 +271,12 @@ class Trial:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
                 return _Seen(losses, None, positions(), drawn)
         return self.run(batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after)
+
+    def _written_parameters(self, written: list[tuple[Tensor | None, int]], sums: dict[str, str]) -> list[str]:
+        """Names of the parameters that changed; torch does not count what is written through ``.data``."""
+        counted = [name for name in self.watch.changed(written) if self.watch.is_parameter(name)]
+        now = self.watch.sums()
+        return counted + [name for name, total in sums.items() if now.get(name) != total]
 
     def _left_now(self) -> Snapshot:
         return Snapshot(self.subject.model, self.subject.loss_fn)
