@@ -348,6 +348,17 @@ class TestAccountOfTheModel:
         assert joint.steps == 6
         assert "probability 0.125, 4 of them; then Poisson sampling with probability 0.5, 2 of them" in joint.sentence()
 
+    def test_what_earlier_plans_declared_or_left_open_is_stated_too(self):
+        model = network()
+        train(make_step(model, replace(PLAN, unit="visit", public=("the labels",))), 1)
+        step = make_step(model, replace(PLAN, unit="patient", public=(), tuned=(), initial_weights="random"))
+        train(step, 1)
+        sentence = step.guarantee(1e-3).sentence()
+        assert "adding or removing one example;" in sentence
+        assert "Not covered: what one example stands for, which was declared as visit and as patient." in sentence
+        assert "Public: the number of training examples (80); the labels." in sentence
+        assert "Not declared: where the initial weights come from; what was tuned on the data." in sentence
+
     def test_plans_of_different_relations_have_no_joint_statement(self):
         model = network()
         train(make_step(model), 1)

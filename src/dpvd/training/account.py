@@ -166,8 +166,10 @@ class Account:
             seen=_seen([*counted, self.entries[self.run]]),
             not_covered=self._not_covered(list(others.values())),
         )
-        if not counted:
-            return own
+        return self._jointly(own, counted) if counted else own
+
+    def _jointly(self, own: Guarantee, counted: list[dict[str, Any]]) -> Guarantee:
+        """The statement of this run together with earlier runs on the same data."""
         plans = [(PrivacyPlan.from_dict(entry["plan"]), entry["charged"]) for entry in counted]
         plans.append((self.plan, self.charged))
         if len({plan.relation for plan, _ in plans}) > 1:
@@ -175,17 +177,22 @@ class Account:
                 "the model was trained under plans with different relations between data sets, for which there is no "
                 "joint statement: use one relation for all runs"
             )
+        every = [plan.guarantee(own.delta, own.accountant, steps=steps) for plan, steps in plans]
+        units = _distinct(plan.unit for plan, _ in plans)
         event = ComposedDpEvent([plan.event(steps) for plan, steps in plans])
-        name = AccountantName.parse(accountant)
         seeded = [plan.bits("noise").description for plan, _ in plans if plan.seed is not None]
         return replace(
             own,
-            epsilon=epsilon(event, delta, accountant=name, relation=self.plan.relation),
+            epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
             sampling="; then ".join(f"{plan.sampler.describe()}, {steps} of them" for plan, steps in plans),
-            noise_source=(seeded or [noise_source])[0],
+            noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),
+            unit=units[0] if len(units) == 1 else "example",
+            public=_distinct(fact for one in every for fact in one.public),
+            undeclared=_distinct(fact for one in every for fact in one.undeclared),
+            not_covered=_distinct([*own.not_covered, *_left_open(every), *_several_units(units)]),
         )
 
     def _not_covered(self, others: list[dict[str, Any]]) -> tuple[str, ...]:
@@ -252,6 +259,16 @@ def _joined(tuned: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
     if len(known) < len(tuned):
         return None
     return _distinct(entry for entries in known for entry in entries)
+
+
+def _left_open(guarantees: list[Guarantee]) -> list[str]:
+    return [words for one in guarantees for words in one.not_covered]
+
+
+def _several_units(units: tuple[str, ...]) -> list[str]:
+    if len(units) == 1:
+        return []
+    return [f"what one example stands for, which was declared as {' and as '.join(units)}"]
 
 
 def _write_line(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
