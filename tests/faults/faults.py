@@ -282,7 +282,7 @@ FAULTS = [
     Fault(
         "noise scaled for add-or-remove under replace-one",
         STEP,
-        {"self.clipper.sensitivity(self.plan.relation)": 'self.clipper.sensitivity("add-or-remove")'},
+        {"self.plan.clipping.sensitivity(self.plan.relation,": 'self.plan.clipping.sensitivity("add-or-remove",'},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
 ]

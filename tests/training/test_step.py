@@ -103,7 +103,7 @@ def test_the_grid_is_fine_enough_for_all_entries_together(generator):
     """γ√d is at most 2⁻¹⁰ of the sensitivity, d the number of all entries."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
     step = make_step(network(), plan)
-    noise, entries = step._grid_noise(), len(flat(step.parameters))
+    noise, entries = step._grid_noise(step.clipper.grouping), len(flat(step.parameters))
     assert noise.unit * math.sqrt(entries) <= 0.7 * 2.0**-10
     assert noise.std == pytest.approx(3.0 * (0.7 + noise.unit * math.sqrt(entries)), rel=1e-12)
 

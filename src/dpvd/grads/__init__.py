@@ -6,6 +6,7 @@ from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
 from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
+from dpvd.grads.groups import Grouping
 from dpvd.grads.repair import Repair, fix
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "ClippingMode",
     "Engine",
     "GradientClipper",
+    "Grouping",
     "Isolation",
     "LossFn",
     "Problem",

@@ -84,7 +84,7 @@ class GradientClipper:
         """In words for the statement of privacy: why no example reached into another's gradient."""
         return self._choice.describe()
 
-    def __call__(self, batch: Any, step: int = 0) -> Iterator[ClippedGradients]:
+    def __call__(self, batch: Any, step: int = 0, grouping: Grouping | None = None) -> Iterator[ClippedGradients]:
         """The clipped gradients of a batch's examples: in one piece, or in one for each micro-batch.
 
         Edge cases: an empty batch gives one piece without gradients, and nothing is checked. A batch of one example
@@ -93,6 +93,7 @@ class GradientClipper:
         Args:
             batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
             step: number of the step, from 1, by which later checks are spread; 0 counts the batches instead.
+            grouping: what ``grouping`` has just said, if it has; asking takes a look at every module.
 
         Raises:
             DpvdError: as :func:`clipped_grad`.
@@ -100,7 +101,8 @@ class GradientClipper:
         tensors = as_batch(batch)
         if self._watched is not None and not self._watched.same_loss(self.loss_fn):
             self._grouping = None  # work everything out anew
-        grouping = self.grouping
+        if grouping is None or grouping is not self._grouping:
+            grouping = self.grouping
         if batch_size(tensors) == 0:
             yield _nothing(grouping, self.clipping)
             return

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +46,7 @@ class GridNoise:
     unit: float
 
 
+@lru_cache(maxsize=64)  # asked in every step, mostly for the same
 def noise_on_grid(sensitivity: float, std: float, entries: int) -> GridNoise:
     """Return noise that protects a sum as ``std`` does in theory, and that rounding cannot undo.
 
@@ -193,9 +195,12 @@ def release_sums(
     pieces = _pieces(sums, scales, parameters)
     secured = [_secure(exact_bytes_for(piece.count), bits) for piece in pieces]
     for piece, randomness in zip(pieces, secured, strict=True):
-        flat_sums = _flat(piece.sums)
-        flat_parameters = _flat(piece.parameters) if piece.parameters else None
         scale = GridScale(noise.unit, noise.std, piece.scale)
+        flat_sums = _flat(piece.sums)
+        if len(piece.sums) > 1 and piece.parameters:
+            _release_small(piece, flat_sums, scale, randomness)
+            continue
+        flat_parameters = _flat(piece.parameters) if piece.parameters else None
         _release(flat_sums, flat_parameters, scale, randomness)
         _give_back(flat_sums, piece.sums)
         if flat_parameters is not None:
@@ -254,6 +259,19 @@ def _release(
         part = None if targets is None else targets[begin:end]
         release_from_key(totals[begin:end], part, scale, window.key, window.start, threads=threads)
         begin = end
+
+
+def _release_small(piece: _Piece, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes) -> None:
+    """Noise for many small sums at once; few calls count for more here than a pass over memory."""
+    _release(flat_sums, None, scale, randomness)
+    changes = [
+        part.view(parameter.shape).to(parameter.device)
+        for part, parameter in zip(
+            torch.split(flat_sums, [total.numel() for total in piece.sums]), piece.parameters, strict=True
+        )
+    ]
+    torch._foreach_add_(piece.parameters, changes)
+    torch._foreach_zero_(piece.sums)
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:

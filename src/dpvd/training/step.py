@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
-from dpvd.grads import GradientClipper, Isolation, LossFn, as_batch, batch_size, micro_batches
+from dpvd.grads import GradientClipper, Grouping, Isolation, LossFn, as_batch, batch_size, micro_batches
 from dpvd.mechanisms import (
     BitSource,
     Draw,
@@ -118,7 +118,7 @@ class PrivateStep:
         self.clipper = GradientClipper(
             model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
         )
-        self._check_optimizer()
+        self._check_optimizer(self.parameters)
         self.update = Update(optimizer, plan.batch_size)
         self._tied = self._check_tied()
         _refuse_ranks()
@@ -146,23 +146,26 @@ class PrivateStep:
             raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
         tensors = as_batch(batch)
         draw = self._check_origin(batch, batch_size(tensors))
-        self._check_optimizer()
-        self._notice_changes()
-        if self.plan.private:
-            self._private_step(tensors, draw)
+        # Asked once in a step: it takes a look at every module.
+        grouping = self.clipper.grouping if self.plan.private else None
+        parameters = self.parameters if grouping is None else grouping.parameters
+        self._check_optimizer(parameters)
+        self._notice_changes(parameters)
+        if grouping is None:
+            self._ordinary_step(tensors, draw, parameters)
         else:
-            self._ordinary_step(tensors, draw)
+            self._private_step(tensors, draw, grouping)
         self._taken += 1
-        self.accept_weights()
+        self._account.accept_weights(parameters)
         self._account.note_seen(self._seen())
 
-    def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None) -> None:
-        noise = self._grid_noise()
-        check_noise(noise, self.parameters)
+    def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping) -> None:
+        noise = self._grid_noise(grouping)
+        check_noise(noise, grouping.parameters)
         self._tie_scale(noise.std)
         try:
-            self.update.begin(self.parameters)
-            for part in self.clipper(batch, step=self.position + 1):
+            self.update.begin(grouping.parameters)
+            for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
                 self.update.add(part)
                 jacobian = part.jacobian
                 del part  # let go of it before the next one is made
@@ -175,10 +178,10 @@ class PrivateStep:
                 self._account.note_not_covered("buffers that a batch was found to have changed")
             raise
 
-    def _grid_noise(self) -> GridNoise:
-        """Noise of zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
-        sensitivity = self.clipper.sensitivity(self.plan.relation)
-        entries = sum(parameter.numel() for parameter in self.parameters.values())
+    def _grid_noise(self, grouping: Grouping) -> GridNoise:
+        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
+        sensitivity = self.plan.clipping.sensitivity(self.plan.relation, grouping.count)
+        entries = sum(parameter.numel() for parameter in grouping.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
 
     # What is bound to this object, and may be looked at.
@@ -231,7 +234,7 @@ class PrivateStep:
 
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
         """The privacy statement for all steps ever charged to this model on this data."""
-        self._notice_changes()
+        self._notice_changes(self.parameters)
         return self._account.guarantee(delta, accountant, self._noise.description)
 
     def accept_weights(self) -> None:
@@ -265,9 +268,9 @@ class PrivateStep:
 
     # The parts of a step.
 
-    def _notice_changes(self) -> None:
+    def _notice_changes(self, parameters: dict[str, nn.Parameter]) -> None:
         """Note in the account if something else than this object's steps has written to the weights."""
-        if self._account.weights_changed(self.parameters):
+        if self._account.weights_changed(parameters):
             if self._account.note_not_covered("changes that other code made to the weights between the steps"):
                 log.warning(
                     "the weights were changed between steps by other code, such as an ordinary optimizer step left in "
@@ -335,10 +338,10 @@ class PrivateStep:
             )
         return draw
 
-    def _check_optimizer(self) -> None:
+    def _check_optimizer(self, parameters: dict[str, nn.Parameter]) -> None:
         """Raise unless the optimizer moves exactly the parameters that the model trains."""
         held = {id(p) for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
-        trained = {id(p): name for name, p in self.parameters.items()}
+        trained = {id(p): name for name, p in parameters.items()}
         if held == trained.keys():
             return
         missing = [name for key, name in trained.items() if key not in held]
@@ -361,10 +364,9 @@ class PrivateStep:
             for layer in self._tied:
                 layer.set_scale(self.zeta)
 
-    def _ordinary_step(self, batch: tuple[Tensor, ...], draw: Draw | None) -> None:
+    def _ordinary_step(self, batch: tuple[Tensor, ...], draw: Draw | None, parameters: dict[str, nn.Parameter]) -> None:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
         self._tie_scale(0.0)
-        parameters = self.parameters
         totals = dict[str, Tensor]()
         for name, pull in self._kl_pulls().items():
             totals[name] = torch.zeros_like(parameters[name])
