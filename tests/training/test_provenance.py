@@ -417,6 +417,52 @@ class TestForeignChanges:
         assert self.WORDS in step.guarantee(1e-3).sentence()
         assert self.WORDS in make_step(copy.deepcopy(step.model)).guarantee(1e-3).sentence()
 
+    def test_of_another_optimizer_between_two_step_objects_are_stated(self):
+        step = make_step()
+        train(step, 2)
+        self.leftover(step)
+        assert self.WORDS in make_step(step.model).guarantee(1e-3).sentence()
+
+    def test_before_the_first_private_step_they_are_none(self):
+        step = make_step()
+        self.leftover(step)
+        assert self.WORDS not in make_step(step.model).guarantee(1e-3).sentence()
+
+    def test_through_the_data_of_a_parameter_are_stated(self):
+        """torch does not count these writes."""
+        step = make_step()
+        for batch in PLAN.batches(data()):
+            step(batch)
+            for parameter in step.model.parameters():
+                parameter.data.add_(0.01)
+        assert self.WORDS in step.guarantee(1e-3).sentence()
+
+    @pytest.mark.parametrize("place", ["0.weight", "1.running_mean"])
+    def test_to_frozen_parameters_and_buffers_are_stated(self, place):
+        model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4).eval(), nn.Linear(4, 3))
+        model[0].requires_grad_(False)
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        step = PrivateStep(model, cross_entropy, PLAN, torch.optim.SGD(trained, lr=0.1))
+        train(step, 1)
+        assert self.WORDS not in step.guarantee(1e-3).sentence()
+        model.state_dict()[place].copy_(data()[0].mean(0))
+        assert self.WORDS in step.guarantee(1e-3).sentence()
+
+    def test_a_copy_of_the_model_has_seen_none(self):
+        step = make_step()
+        train(step, 2)
+        assert self.WORDS not in make_step(copy.deepcopy(step.model)).guarantee(1e-3).sentence()
+
+    def test_in_the_last_call_back_of_fit_are_stated(self):
+        def meddle(progress) -> None:
+            if progress.step == PLAN.steps:
+                with torch.no_grad():
+                    model[0].weight.add_(1.0)
+
+        model = network()
+        result = fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3, on_step=meddle)
+        assert self.WORDS in result.guarantee.sentence()
+
     def test_declared_post_processing_is_not(self):
         step = make_step()
         train(step, 1)

@@ -9,12 +9,13 @@ import json
 import logging
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import wraps
 from itertools import zip_longest
 from typing import Any
 from uuid import uuid4
 
+import torch
 from dp_accounting import ComposedDpEvent
 from torch import Tensor, nn
 
@@ -27,7 +28,7 @@ __all__ = ["Account", "remember"]
 log = logging.getLogger("dpvd")
 
 _KEPT = "_dpvd_account"  # attribute of each module: runs by name, each as _entry makes it
-_WRITES = "_dpvd_writes"  # attribute of the model: by name, how often each trained parameter had been written to
+_WRITES = "_dpvd_writes"  # attribute of the model: how its weights were when they were last accepted, a _Weights
 _LINE = "dpvd"  # name in the state dict's metadata
 
 Entries = dict[str, dict[str, Any]]
@@ -68,6 +69,7 @@ class Account:
                 earlier,
             )
         self._keep(model)
+        self._held = _held_by(model)
 
     def _run_of(self, plan: PrivacyPlan) -> str | None:
         """The run of this plan that the model remembers, if any; of several, the one with the most steps."""
@@ -108,13 +110,27 @@ class Account:
 
     # torch counts the writes to each tensor: what no step of ours has counted was written by somebody else.
 
-    def weights_changed(self, parameters: Mapping[str, Tensor]) -> bool:
-        """Whether the weights were written to since they were last accepted."""
-        return _versions(parameters) != vars(self._model).get(_WRITES)
+    def weights_changed(self) -> bool:
+        """Whether parameters, frozen ones too, or buffers were written to since they were last accepted."""
+        known: _Weights | None = vars(self._model).get(_WRITES)
+        return known is not None and known.differ_from(self._model, self._held)
 
-    def accept_weights(self, parameters: Mapping[str, Tensor]) -> None:
-        """Take the weights as they are for the outcome of noisy steps."""
-        vars(self._model)[_WRITES] = _versions(parameters)
+    def changed_before(self) -> bool:
+        """The same, for a new object: whether they were written to after a private step of an earlier one."""
+        known: _Weights | None = vars(self._model).get(_WRITES)
+        return known is not None and known.charged and known.differ_from(self._model, self._held)
+
+    def accept_weights(self, *, closely: bool) -> None:
+        """Take the weights as they are for the outcome of noisy steps.
+
+        Args:
+            closely: look at their values too, in which a write through ``.data`` shows; torch does not count those.
+        """
+        if closely:
+            self._held = _held_by(self._model)
+        charged = any(entry["charged"] for entry in self.entries.values())
+        sums = _sums(self._model) if closely else None
+        vars(self._model)[_WRITES] = _Weights(id(self._model), charged, _writes(self._held), sums)
 
     def charge_up_to(self, steps: int) -> None:
         """Set the count of this run to ``steps``; a smaller number changes nothing."""
@@ -214,8 +230,44 @@ def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
     return {"plan": plan.to_dict(), "charged": charged, "other_data": False, "seen": {}, "not_covered": []}
 
 
-def _versions(parameters: Mapping[str, Tensor]) -> dict[str, int]:
-    return {name: parameter._version for name, parameter in parameters.items()}
+@dataclass(frozen=True)
+class _Weights:
+    """How the weights of a model were: what is needed to notice a change, and no tensor.
+
+    Attributes:
+        model: identity of the model; a copy counts its writes from zero, and cannot be compared.
+        charged: whether private steps had been charged to it.
+        writes: how often each parameter and buffer had been written to.
+        sums: by name, the sum of each parameter, as text in which NaN equals NaN; None if nobody looked.
+    """
+
+    model: int
+    charged: bool
+    writes: list[int]
+    sums: dict[str, str] | None
+
+    def differ_from(self, model: nn.Module, held: "Held") -> bool:
+        if self.model != id(model):
+            return False
+        return self.writes != _writes(held) or (self.sums is not None and self.sums != _sums(model))
+
+
+Held = list[Mapping[str, Tensor | None]]
+"""Where the modules of a model hold their parameters and buffers. Walking the model at every step would be slow."""
+
+
+def _held_by(model: nn.Module) -> Held:
+    places = [held for module in model.modules() for held in (module._parameters, module._buffers)]
+    return [held for held in places if held]
+
+
+def _writes(held: Held) -> list[int]:
+    return [tensor._version for tensors in held for tensor in tensors.values() if tensor is not None]
+
+
+def _sums(model: nn.Module) -> dict[str, str]:
+    trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+    return {name: float(values.sum(dtype=torch.float64)).hex() for name, values in trained.items()}
 
 
 def _entries_of(model: nn.Module) -> Entries:

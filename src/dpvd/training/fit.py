@@ -126,10 +126,10 @@ def fit(
         raise
     finally:
         run.close()
+    guarantee = run.step.guarantee(delta, accountant)  # before the average, which nobody else may hide behind
     run.average.apply()
     run.step.accept_weights()
     model.eval()
-    guarantee = run.step.guarantee(delta, accountant)
     return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
 
 

@@ -132,6 +132,8 @@ class PrivateStep:
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
         self._account = Account(model, plan, other_data=other_data)
         self._catch_up()
+        if self._account.changed_before():
+            self._note_changes()
         self.accept_weights()
 
     def __call__(self, batch: Any) -> None:
@@ -150,13 +152,13 @@ class PrivateStep:
         grouping = self.clipper.grouping if self.plan.private else None
         parameters = self.parameters if grouping is None else grouping.parameters
         self._check_optimizer(parameters)
-        self._notice_changes(parameters)
+        self._notice_changes()
         if grouping is None:
             self._ordinary_step(tensors, draw, parameters)
         else:
             self._private_step(tensors, draw, grouping)
         self._taken += 1
-        self._account.accept_weights(parameters)
+        self._account.accept_weights(closely=self._is_looked_at())
         self._account.note_seen(self._seen())
 
     def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping) -> None:
@@ -234,7 +236,7 @@ class PrivateStep:
 
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
         """The privacy statement for all steps ever charged to this model on this data."""
-        self._notice_changes(self.parameters)
+        self._notice_changes()
         return self._account.guarantee(delta, accountant, self._noise.description)
 
     def accept_weights(self) -> None:
@@ -242,7 +244,7 @@ class PrivateStep:
 
         Without it the statement says that other code changed them.
         """
-        self._account.accept_weights(self.parameters)
+        self._account.accept_weights(closely=True)
 
     # How it is written down.
 
@@ -268,15 +270,23 @@ class PrivateStep:
 
     # The parts of a step.
 
-    def _notice_changes(self, parameters: dict[str, nn.Parameter]) -> None:
+    def _notice_changes(self) -> None:
         """Note in the account if something else than this object's steps has written to the weights."""
-        if self._account.weights_changed(parameters):
-            if self._account.note_not_covered("changes that other code made to the weights between the steps"):
-                log.warning(
-                    "the weights were changed between steps by other code, such as an ordinary optimizer step left in "
-                    "the loop: the statement will say that this is not covered; see PrivateStep.accept_weights"
-                )
+        if self._account.weights_changed():
+            self._note_changes()
             self.accept_weights()
+
+    def _note_changes(self) -> None:
+        if self._account.note_not_covered("changes that other code made to the weights between the steps"):
+            log.warning(
+                "the weights were changed between steps by other code, such as an ordinary optimizer step left in "
+                "the loop: the statement will say that this is not covered; see PrivateStep.accept_weights"
+            )
+
+    def _is_looked_at(self) -> bool:
+        """Whether changes after this step are looked for in the values: at 1, 2, 4, ..., each 256th and the last."""
+        position = self.position
+        return position & (position - 1) == 0 or position % 256 == 0 or position == self.plan.steps
 
     def _catch_up(self) -> None:
         """Let ledger and account agree: each may have missed what the other knows."""
