@@ -374,3 +374,15 @@ def test_a_model_that_changes_is_looked_at_again(generator):
     model[1] = nn.BatchNorm1d(4).double()
     with pytest.raises(DpvdError, match="BatchNorm1d"):
         next(clipper(examples(4, generator)))
+
+
+def test_a_layer_that_is_frozen_half_way_stays_as_it_is():
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    plan = PrivacyPlan(20, 20, steps=4, noise_multiplier=1.0)
+    step = PrivateStep(model, cross_entropy, plan, torch.optim.Adam(model.parameters(), lr=0.1))
+    batches = plan.batches((torch.zeros(20, 4), torch.zeros(20, dtype=torch.long)))
+    step(next(batches))
+    model[0].requires_grad_(False)
+    before = model[0].weight.clone()
+    step(next(batches))
+    assert torch.equal(model[0].weight, before)

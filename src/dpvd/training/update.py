@@ -54,6 +54,10 @@ class Update:
         Args:
             parameters: the trainable parameters by name.
         """
+        trained = {id(parameter) for parameter in parameters.values()}
+        for parameter in self._parameters.values():
+            if id(parameter) not in trained:
+                parameter.grad = None  # frozen since: an optimizer would go on moving it by its last gradient
         self._parameters = parameters
         self._sums = {name: self._zeros(name, parameter) for name, parameter in parameters.items()}
         self._zeroed = set()
