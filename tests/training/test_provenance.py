@@ -380,6 +380,34 @@ class TestAccountOfTheModel:
         train(step, 1)
         assert step.guarantee(1e-3).epsilon == float("inf")
 
+    @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, noise_multiplier=3.0)])
+    def test_what_a_teacher_in_the_loss_learnt_is_added_up(self, plan):
+        teacher = network()
+        train(make_step(teacher), 6)
+
+        def distill(model, x, y):
+            with torch.no_grad():
+                wanted = teacher(x).softmax(1)
+            return nn.functional.kl_div(model(x).log_softmax(1), wanted, reduction="none").sum(1)
+
+        pupil = network()
+        step = PrivateStep(pupil, distill, plan, torch.optim.SGD(pupil.parameters(), lr=0.1))
+        assert step.position == 0
+        train(step, 2)
+        from dp_accounting import ComposedDpEvent
+
+        event = ComposedDpEvent([PLAN.event(6), plan.event(2)])
+        expected = epsilon(event, 1e-3, accountant="pld", relation="add-or-remove")
+        assert step.guarantee(1e-3).epsilon == expected
+        again = make_step(pupil, plan)
+        assert again.position == 2
+        assert again.guarantee(1e-3).epsilon == expected
+
+    def test_a_layer_that_was_made_variational_remembers(self):
+        layer = nn.Linear(4, 3)
+        train(make_step(layer), 4)
+        assert make_step(variational(layer)).position == 4
+
     def test_earlier_steps_on_other_data_are_left_out_by_name(self):
         model = network()
         train(make_step(model), 4)

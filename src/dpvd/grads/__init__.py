@@ -8,6 +8,7 @@ from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
 from dpvd.grads.groups import Grouping
 from dpvd.grads.repair import Repair, fix
+from dpvd.grads.state import modules_of
 
 __all__ = [
     "Batch",
@@ -28,4 +29,5 @@ __all__ = [
     "clipped_grad",
     "fix",
     "micro_batches",
+    "modules_of",
 ]

@@ -157,5 +157,7 @@ def converted(cls: type[VariationalLayer], module: nn.Module, options: dict[str,
     for name, own in (*module._parameters.items(), *module._modules.items()):
         setattr(layer, name, own)
     layer.train(module.training)
-    vars(layer).update({name: value for name, value in vars(module).items() if "_hooks" in name})
+    # Hooks, and what other parts of dpvd remember of a module.
+    kept = {name: value for name, value in vars(module).items() if "_hooks" in name or name.startswith("_dpvd_")}
+    vars(layer).update(kept)
     return layer

@@ -46,14 +46,18 @@ class Account:
     Args:
         model: whose account it is; runs that its modules remember are part of it.
         plan: of the run that goes on, or begins, here.
+        beside: modules that the loss holds, such as a teacher; what they remember is part of it, too.
         other_data: whether the caller declares that earlier runs were on other people's data.
     """
 
-    def __init__(self, model: nn.Module, plan: PrivacyPlan, *, other_data: bool = False) -> None:
+    def __init__(
+        self, model: nn.Module, plan: PrivacyPlan, *, beside: Iterable[nn.Module] = (), other_data: bool = False
+    ) -> None:
         self.plan = plan
         self._model = model
         self._id = uuid4().hex
         self.entries = _shared_entries(model)
+        self.take_up(beside)
         if other_data:
             for entry in self.entries.values():
                 entry["other_data"] = True
@@ -74,9 +78,20 @@ class Account:
     def _run_of(self, plan: PrivacyPlan) -> str | None:
         """The run of this plan that the model remembers, if any; of several, the one with the most steps."""
         same = [
-            run for run, entry in self.entries.items() if entry["plan"] == plan.to_dict() and not entry["other_data"]
+            run
+            for run, entry in self.entries.items()
+            if entry["plan"] == plan.to_dict() and not entry["other_data"] and not entry["beside"]
         ]
         return max(same, key=lambda run: self.entries[run]["charged"], default=None)
+
+    def take_up(self, beside: Iterable[nn.Module]) -> None:
+        """Count the runs that modules beside the model remember: what a teacher learnt, its pupil learns from it.
+
+        They are never the run that goes on here, even under the same plan.
+        """
+        for module in beside:
+            runs = {run: entry for run, entry in _entries_of(module).items() if entry["charged"]}
+            _merge(self.entries, {run: entry | {"beside": True} for run, entry in runs.items()})
 
     def _keep(self, model: nn.Module) -> None:
         """Let every module of the model remember: parts of it may be taken out, and trained on."""
@@ -227,7 +242,14 @@ def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
 
 
 def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
-    return {"plan": plan.to_dict(), "charged": charged, "other_data": False, "seen": {}, "not_covered": []}
+    return {
+        "plan": plan.to_dict(),
+        "charged": charged,
+        "other_data": False,  # declared to be on other people's data
+        "beside": False,  # learnt from a module of the loss
+        "seen": {},
+        "not_covered": [],
+    }
 
 
 @dataclass(frozen=True)
@@ -292,6 +314,7 @@ def _merge(into: Entries, other: Mapping[str, Any]) -> None:
             continue
         known = into[run]
         known["charged"] = max(known["charged"], entry["charged"])
+        known["beside"] = known["beside"] and entry["beside"]
         known["seen"].update(entry["seen"])
         known["not_covered"] += [words for words in entry["not_covered"] if words not in known["not_covered"]]
 

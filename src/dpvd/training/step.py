@@ -9,7 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
-from dpvd.grads import GradientClipper, Grouping, Isolation, LossFn, as_batch, batch_size, micro_batches
+from dpvd.grads import (
+    GradientClipper,
+    Grouping,
+    Isolation,
+    LossFn,
+    as_batch,
+    batch_size,
+    micro_batches,
+    modules_of,
+)
 from dpvd.mechanisms import (
     BitSource,
     Draw,
@@ -130,7 +139,7 @@ class PrivateStep:
         self.zeta = 0.0  # the scale that tied layers had in the last step
         # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
-        self._account = Account(model, plan, other_data=other_data)
+        self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
         self._catch_up()
         if self._account.changed_before():
             self._note_changes()
@@ -237,6 +246,7 @@ class PrivateStep:
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
         """The privacy statement for all steps ever charged to this model on this data."""
         self._notice_changes()
+        self._account.take_up(self._beside())
         return self._account.guarantee(delta, accountant, self._noise.description)
 
     def accept_weights(self) -> None:
@@ -287,6 +297,10 @@ class PrivateStep:
         """Whether changes after this step are looked for in the values: at 1, 2, 4, ..., each 256th and the last."""
         position = self.position
         return position & (position - 1) == 0 or position % 256 == 0 or position == self.plan.steps
+
+    def _beside(self) -> list[nn.Module]:
+        """The modules that the loss holds."""
+        return [module for _, module in modules_of(self.loss_fn)]
 
     def _catch_up(self) -> None:
         """Let ledger and account agree: each may have missed what the other knows."""
