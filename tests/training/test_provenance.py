@@ -251,6 +251,12 @@ class TestWhatIsBound:
         with pytest.raises(DpvdError, match="1 parameters that are not the model's"):
             PrivateStep(model, cross_entropy, PLAN, optimizer)
 
+    @pytest.mark.parametrize("kind", [torch.optim.LBFGS, torch.optim.SparseAdam])
+    def test_an_optimizer_that_cannot_take_a_noisy_gradient_is_refused(self, kind):
+        model = network()
+        with pytest.raises(DpvdError, match=r"take .*torch.optim"):
+            PrivateStep(model, cross_entropy, PLAN, kind(list(model.parameters())))
+
     def test_parameters_that_change_hands_later_are_noticed_before_a_charge(self):
         step = make_step()
         train(step, 1)

@@ -1,5 +1,6 @@
 """One private step, on one screen."""
 
+import inspect
 import logging
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -127,6 +128,7 @@ class PrivateStep:
         self.clipper = GradientClipper(
             model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
         )
+        self._check_kind()
         self._check_optimizer(self.parameters)
         self.update = Update(optimizer, plan.batch_size)
         self._tied = self._check_tied()
@@ -411,6 +413,17 @@ class PrivateStep:
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
             return {}
         return kl_pulls(self.model, weight / self.plan.examples)
+
+    def _check_kind(self) -> None:
+        """Raise if the optimizer wants more, or something else, than one noisy gradient for each parameter."""
+        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
+        if closure is not None and closure.default is closure.empty:
+            raise DpvdError(
+                f"{type(self.optimizer).__name__} evaluates the loss itself, as often as it likes, which no account "
+                "covers: take an optimizer that steps on one gradient, such as torch.optim.SGD or Adam"
+            )
+        if isinstance(self.optimizer, torch.optim.SparseAdam):
+            raise DpvdError("SparseAdam takes sparse gradients only, and noise is not sparse: take torch.optim.Adam")
 
     def _check_tied(self) -> list[AdditiveNoise]:
         """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it is."""
