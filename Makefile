@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
+MINUTES ?= 20
 
-.PHONY: setup demo test wheel check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -15,6 +16,9 @@ test: .venv/ready check
 # The sdist and the wheel as for a release, installed where nothing else of dpvd is, and run there.
 wheel: .venv/ready
 	$(BIN)/python tools/check_wheel.py
+# Slow, and not part of make test: small changes to the code that guarantees rest on, and whether tests notice.
+mutants: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.mutants --minutes $(MINUTES)
 check: .venv/ready
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .

@@ -34,8 +34,10 @@ class Outcome:
     output: str
 
 
-def run_tests(copy: Path, *tests: str) -> Outcome:
+def run_tests(copy: Path, *tests: str, time_limit: float = TIME_LIMIT) -> Outcome:
     """Run tests, by their node ids, with ``dpvd`` imported from inside the folder ``copy``.
+
+    A run that takes longer than ``time_limit`` seconds is ended, and its code is negative.
 
     Guarantees:
         The code is ``CAUGHT`` only if a test was run and failed by an assertion of its own. A package that cannot be
@@ -47,7 +49,7 @@ def run_tests(copy: Path, *tests: str) -> Outcome:
     log = copy / "output.txt"
     process = context.Process(target=_child, args=(copy, tests, log))
     process.start()
-    process.join(TIME_LIMIT)
+    process.join(time_limit)
     if process.is_alive():
         process.kill()
         process.join()
