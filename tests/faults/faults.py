@@ -2,45 +2,22 @@
 
 Each is a mistake that was made in some implementation of private training, or that is easily made. Training still
 runs and learns with all of them; only the guarantee is wrong.
+
+Here are those of a step's sum and noise; those of one package each stand in files of their own.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
+from tests.faults import (
+    isolation_faults,
+    mechanisms_faults,
+    privacy_faults,
+    provenance_faults,
+)
+from tests.faults.fault import Fault
 
-__all__ = ["FAULTS", "Fault"]
+__all__ = ["FAULTS"]
 
 STEP, UPDATE, FIT, PLAN = "training/step.py", "training/update.py", "training/fit.py", "plan.py"
 NOISE = "mechanisms/noise.py"
-
-
-@dataclass(frozen=True)
-class Fault:
-    """A mistake in the package.
-
-    Attributes:
-        name: the mistake in words.
-        file: where it is made, inside the package.
-        changes: the text to be replaced, which must occur exactly once, and what takes its place.
-        caught_by: node id of a test that must fail then.
-    """
-
-    name: str
-    file: str
-    changes: dict[str, str]
-    caught_by: str
-
-    def put_into(self, package: Path) -> None:
-        """Make the mistake in this copy of the package."""
-        path = package / self.file
-        text = path.read_text()
-        for before, after in self.changes.items():
-            count = text.count(before)
-            assert count == 1, (
-                f"fault {self.name!r} looks for this text in {self.file} and found it {count} times instead of once; "
-                f"the code has changed and the fault has to follow it:\n{before}"
-            )
-            text = text.replace(before, after)
-        path.write_text(text)
 
 
 FAULTS = [
@@ -112,7 +89,7 @@ FAULTS = [
     Fault(
         "the grid of one tensor for the noise of all",
         STEP,
-        {"parameter.numel() for parameter in parameters.values()": "1 for parameter in parameters.values()"},
+        {"parameter.numel() for parameter in": "1 for parameter in"},
         "tests/training/test_step.py::test_the_grid_is_fine_enough_for_all_entries_together",
     ),
     Fault(
@@ -130,7 +107,7 @@ FAULTS = [
     Fault(
         "a sum without noise left behind",
         STEP,
-        {"            self.update.discard()\n": ""},
+        {"            self.update.discard()  # no sum without noise stays in memory\n": ""},
         "tests/training/test_step.py::test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were",
     ),
     Fault(
@@ -153,8 +130,8 @@ FAULTS = [
         PLAN,
         {
             "        def read() ->": "        order = []\n\n        def read() ->",
-            "rows = sampler.draw(len(data[0]), stream)": "order[:] = order or "
-            "torch.randperm(len(data[0])).split(self.batch_size)\n                rows = order.pop()",
+            "rows = sampler.draw(len(tensors[0]), stream)": "order[:] = order or "
+            "torch.randperm(len(tensors[0])).split(self.batch_size)\n                rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),
@@ -165,7 +142,8 @@ FAULTS = [
             "        self.kl_weight = kl_weight\n": "        self.kl_weight = None\n"
             "        if kl_weight is not None:\n"
             "            from dpvd.nn import kl\n"
-            "            self.loss_fn = lambda m, *rows: loss_fn(m, *rows) + kl_weight(0) * kl(m) / plan.examples\n"
+            "            plain = loss_fn\n"
+            "            loss_fn = lambda m, *rows: plain(m, *rows) + kl_weight(0) * kl(m) / plan.examples\n"
         },
         "tests/training/test_step.py::test_kl_is_added_unclipped_and_after_the_noise",
     ),
@@ -202,10 +180,11 @@ FAULTS = [
         "ledger written after release",
         STEP,
         {
-            "        self._charge()\n": "",
-            "        self.taken += 1\n": "        self.taken += 1\n        self._charge()\n",
+            "            self._charge(draw)\n            self.update.release(noise, self._noise, jacobian, pulls)\n": ""
+            "            self.update.release(noise, self._noise, jacobian, pulls)\n"
+            "            self._charge(draw)\n",
         },
-        "tests/training/test_step.py::test_a_step_is_on_disk_before_its_batch_is_touched",
+        "tests/training/test_step.py::test_a_step_is_on_disk_before_its_noisy_result_exists",
     ),
     Fault(
         "biases left out of the norm",
@@ -241,8 +220,10 @@ FAULTS = [
         "a resumed run forgets the charges of lost steps",
         FIT,
         {
-            "        self.step.taken, self.history =": "        self.step.charged = facts['taken']\n"
-            "        self.step.taken, self.history ="
+            '        self.step.load_state_dict(facts["step"])\n': ""
+            '        self.step.load_state_dict(facts["step"])\n'
+            "        account = self.step._account\n"
+            '        account.entries[account.run]["charged"] = self.step.taken\n'
         },
         "tests/training/test_fit.py::test_a_killed_run_keeps_its_charges_and_never_passes_the_budget",
     ),
@@ -256,22 +237,11 @@ FAULTS = [
         "a step's noise seeded although the system's was planned",
         STEP,
         {
-            '        self.noise = plan.bits("noise")': "        from dpvd.mechanisms import SeededBits\n"
-            '        self.noise = SeededBits(0, "noise")'
+            '        self._noise = plan.bits("noise") if noise is None else noise\n': ""
+            '        self._noise = SeededBits(0, "noise")\n',
+            '        plan.check_source(self._noise, "noise")\n': "",
         },
         "tests/training/test_step.py::test_equal_steps_repeat_their_noise_only_if_it_is_seeded",
-    ),
-    Fault(
-        "a run's noise seeded although the system's was planned",
-        FIT,
-        {'= plan.bits("noise"), plan': '= SeededBits(0, "noise"), plan'},
-        "tests/training/test_fit.py::test_noise_and_batches_repeat_only_if_they_are_seeded",
-    ),
-    Fault(
-        "a run's batches seeded although the system's were planned",
-        FIT,
-        {', plan.bits("sampling")': ', SeededBits(0, "sampling")'},
-        "tests/training/test_fit.py::test_noise_and_batches_repeat_only_if_they_are_seeded",
     ),
     Fault(
         "noise and batches from one stream",
@@ -285,4 +255,8 @@ FAULTS = [
         {"self.plan.clipping.sensitivity(self.plan.relation,": 'self.plan.clipping.sensitivity("add-or-remove",'},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
     ),
+    *isolation_faults.FAULTS,
+    *mechanisms_faults.FAULTS,
+    *privacy_faults.FAULTS,
+    *provenance_faults.FAULTS,
 ]

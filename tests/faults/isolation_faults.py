@@ -1,6 +1,6 @@
 """Faults that let one example reach into another's gradient, or into what leaves with the model."""
 
-from tests.faults.faults import Fault
+from tests.faults.fault import Fault
 
 __all__ = ["FAULTS"]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.faults import FAULTS, Fault
+from tests.faults.fault import Fault
+from tests.faults.faults import FAULTS
 from tests.faults.runner import AVAILABLE, CAUGHT, PASSED, ROOT, run_tests
 
 pytestmark = pytest.mark.skipif(not AVAILABLE, reason="processes cannot be forked here")

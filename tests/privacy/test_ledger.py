@@ -53,6 +53,7 @@ def test_a_charge_is_synchronised_to_disk_before_it_returns(path, monkeypatch):
 
     monkeypatch.setattr(os, "fsync", watch)
     ledger.charge(7)
+    assert synced, "nothing was synchronised"
     assert json.loads(synced[-1].splitlines()[-1]) == {"charged": 7, "steps": 7}
 
 

@@ -334,6 +334,19 @@ class TestAccountOfTheModel:
         assert step.position == 5
         assert step.guarantee(1e-3).steps == 5
 
+    def test_earlier_weights_take_no_step_back(self):
+        """Whoever goes back to the weights of step 2 has used the data five times all the same."""
+        model = network()
+        step = make_step(model)
+        train(step, 2)
+        earlier = copy.deepcopy(model.state_dict())
+        train(step, 3)
+        model.load_state_dict(earlier)
+        step.accept_weights()
+        assert step.position == 5
+        assert step.guarantee(1e-3).steps == 5
+        assert make_step(model).position == 5
+
     def test_the_keys_of_the_state_dict_stay_those_of_the_model(self):
         model = network()
         train(make_step(model), 1)
@@ -551,6 +564,21 @@ class TestResuming:
         assert step.charged == step.position == 4
         assert Ledger.open(path).charged == 4
 
+    def test_steps_that_were_paid_ahead_are_not_taken_twice(self, tmp_path):
+        """Three steps are paid at once; the state is of the first, the object that wrote it took all three."""
+        plan = replace(PLAN, steps=300)
+        path = tmp_path / "ledger.jsonl"
+        first = make_step(plan=plan, ledger=Ledger.create(path, plan.to_dict()))
+        train(first, 1)
+        saved = first.state_dict()
+        assert first.charged == 3
+        train(first, 2)
+        first.ledger.close()
+        resumed = make_step(plan=plan, ledger=Ledger.open(path, plan.to_dict()))
+        resumed.load_state_dict(saved)
+        assert resumed.position == 3
+        refused(resumed, next(plan.batches(data(), start=1)), "drawn for step 1, but 3 steps are gone")
+
     def test_a_ledger_that_lost_its_last_lines_catches_up_with_the_checkpoint(self, tmp_path):
         plan = replace(PLAN, steps=12)
 
@@ -665,6 +693,18 @@ def test_a_process_group_of_two_ranks_is_refused(tmp_path):
     for rank in ranks:
         out, _ = rank.communicate(timeout=120)
         assert "a process group of 2 ranks is not supported" in out
+
+
+def test_a_process_group_that_begins_later_is_refused_too(monkeypatch):
+    step = make_step()
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    refused(step, next(PLAN.batches(data())), "a process group of 2 ranks is not supported")
+    with pytest.raises(DpvdError, match="a process group of 2 ranks"):
+        make_step()
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 1)
+    train(step, 1)
+    assert step.charged == 1
 
 
 class TestWords:

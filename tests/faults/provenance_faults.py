@@ -1,0 +1,208 @@
+"""Faults by which something goes unaccounted: foreign batches, forgotten steps, words that claim too much."""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+ACCOUNT, PLAN, STEP, UPDATE = "training/account.py", "plan.py", "training/step.py", "training/update.py"
+TEST_PROVENANCE = "tests/training/test_provenance.py::"
+TEST_UPDATE = "tests/training/test_update.py::"
+
+NOISE = [
+    Fault(
+        "no noise on parameters that a batch does not reach",
+        UPDATE,
+        {
+            "        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)\n": "        reached = "
+            "{name: total for name, total in self._sums.items() if total.any()}\n"
+            "        release_sums(reached, noise, bits, scales=scales, parameters=direct)\n"
+        },
+        TEST_UPDATE + "test_what_a_batch_does_not_reach_has_noise_like_the_rest[0.0]",
+    ),
+    Fault(
+        "the learning rate of the first group for the noise of all",
+        UPDATE,
+        {'float(group["lr"])': 'float(optimizer.param_groups[0]["lr"])'},
+        TEST_UPDATE + "test_every_group_has_noise_at_its_own_learning_rate",
+    ),
+    Fault(
+        "seeded noise under a plan with the system's",
+        STEP,
+        {'        plan.check_source(self._noise, "noise")\n': ""},
+        TEST_PROVENANCE + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
+    ),
+    Fault(
+        "seeded batches under a plan with the system's",
+        PLAN,
+        {'            self.check_source(bits, "bits")\n': "            pass\n"},
+        TEST_PROVENANCE + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
+    ),
+]
+
+BATCHES = [
+    Fault(
+        "a batch that may be used again",
+        STEP,
+        {"            draw.used = True\n": "            pass\n"},
+        TEST_PROVENANCE + "TestBatches::test_a_batch_is_used_once",
+    ),
+    Fault(
+        "batches in any order",
+        STEP,
+        {"        if draw.step != self.position:\n": "        if False:\n"},
+        TEST_PROVENANCE + "TestBatches::test_batches_come_in_order",
+    ),
+    Fault(
+        "batches of another plan",
+        STEP,
+        {"        if draw.plan != self.plan.fingerprint:\n": "        if False:\n"},
+        TEST_PROVENANCE + "TestBatches::test_a_batch_of_another_plan_is_refused",
+    ),
+    Fault(
+        "tensors of two draws taken for one batch",
+        "mechanisms/drawn.py",
+        {" and all(mark is first for mark in marks)": ""},
+        TEST_PROVENANCE + "TestBatches::test_tensors_of_two_draws_are_refused",
+    ),
+    Fault(
+        "data of another length",
+        PLAN,
+        {"        if lengths[0] != self.examples and not near:\n": "        if False:\n"},
+        TEST_PROVENANCE + "TestData::test_data_of_another_length_are_refused[8]",
+    ),
+    Fault(
+        "an optimizer with parameters of its own",
+        STEP,
+        {"        if held == trained.keys():\n": "        if True:\n"},
+        TEST_PROVENANCE + "TestWhatIsBound::test_an_optimizer_with_other_parameters_is_refused",
+    ),
+    Fault(
+        "every process of a group with the whole budget",
+        STEP,
+        {"distributed.get_world_size() > 1:\n": "False:\n"},
+        TEST_PROVENANCE + "test_a_process_group_that_begins_later_is_refused_too",
+    ),
+]
+
+MEMORY = [
+    Fault(
+        "a new step object that begins anew",
+        ACCOUNT,
+        {
+            "    entries: Entries = vars(model).get(_KEPT, {})\n    _merge(entries, _entries_of(model))\n": ""
+            "    entries: Entries = {}\n"
+        },
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_same_cell_twice_goes_on_counting",
+    ),
+    Fault(
+        "steps that a state dict does not bring along",
+        ACCOUNT,
+        {"        _read_line(self, state_dict)\n": ""},
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[state dict]",
+    ),
+    Fault(
+        "steps that a copy of the model does not know",
+        ACCOUNT,
+        {
+            "def _shared_entries(": "class _Local(dict):\n"
+            "    def __deepcopy__(self, memo):\n"
+            "        return _Local()\n\n\n"
+            "def _shared_entries(",
+            "    entries: Entries = vars(model).get(_KEPT, {})\n": "    entries: Entries = vars(model).get("
+            "_KEPT, _Local())\n",
+        },
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[copy]",
+    ),
+    Fault(
+        "steps that the parts of a model do not know",
+        ACCOUNT,
+        {
+            "        for module in model.modules():\n            if _KEPT not in": ""
+            "        for module in [model]:\n            if _KEPT not in"
+        },
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[part]",
+    ),
+    Fault(
+        "steps that earlier weights take back",
+        ACCOUNT,
+        {'max(known["charged"], entry["charged"])': 'entry["charged"]'},
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_earlier_weights_take_no_step_back",
+    ),
+    Fault(
+        "other plans on the same model left out",
+        ACCOUNT,
+        {"        if not counted:\n": "        if True:\n"},
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_another_plan_on_the_same_model_is_added_up",
+    ),
+    Fault(
+        "a statement for the steps of one object",
+        STEP,
+        {
+            "return self._account.guarantee(delta, accountant, self._noise.description)": ""
+            "return self.plan.guarantee(delta, accountant, self._taken).observed(seen=())"
+        },
+        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_same_cell_twice_goes_on_counting",
+    ),
+    Fault(
+        "a ledger behind its checkpoint",
+        STEP,
+        {"            self._ledger.charge(behind)\n": ""},
+        TEST_PROVENANCE + "TestResuming::test_the_larger_count_wins[2-4]",
+    ),
+    Fault(
+        "a checkpoint behind its ledger",
+        STEP,
+        {"        self._account.charge_up_to(self._ledger.charged)\n": ""},
+        TEST_PROVENANCE + "TestResuming::test_the_larger_count_wins[4-2]",
+    ),
+    Fault(
+        "steps paid ahead taken twice after a resume",
+        STEP,
+        {
+            '        self._taken = int(state["taken"])\n': '        self._taken = int(state["taken"])\n'
+            "        self._prepaid = self.charged - self._taken\n"
+        },
+        TEST_PROVENANCE + "TestResuming::test_steps_that_were_paid_ahead_are_not_taken_twice",
+    ),
+]
+
+WORDS = [
+    Fault(
+        "changes by other code not noticed",
+        ACCOUNT,
+        {"return _versions(parameters) != vars(self._model).get(_WRITES)": "return False"},
+        TEST_PROVENANCE + "TestForeignChanges::test_between_steps_and_after_the_last_they_are_stated",
+    ),
+    Fault(
+        "declared batches said to have been seen",
+        STEP,
+        {"planned = self._batches is BatchOrigin.PLANNED": "planned = True"},
+        TEST_PROVENANCE + "TestBatches::test_declared_batches_are_stated_as_not_seen",
+    ),
+    Fault(
+        "declared batches said to be covered",
+        STEP,
+        {'self._account.note_not_covered("how batches were drawn, which the caller declared and nobody saw")': "pass"},
+        TEST_PROVENANCE + "TestBatches::test_declared_batches_are_stated_as_not_seen",
+    ),
+    Fault(
+        "tuning that nobody spoke of stated as none",
+        PLAN,
+        {"            tuned=self.tuned,\n": "            tuned=self.tuned or (),\n"},
+        TEST_PROVENANCE + "TestWords::test_what_nobody_declared_is_not_nothing",
+    ),
+    Fault(
+        "facts that nobody spoke of left out",
+        PLAN,
+        {"undeclared=self._undeclared(),": "undeclared=(),"},
+        TEST_PROVENANCE + "TestWords::test_what_nobody_declared_is_not_nothing",
+    ),
+    Fault(
+        "noise calibrated for fewer steps than are taken",
+        PLAN,
+        {"lambda z: self.sampler.event(z, self.steps)": "lambda z: self.sampler.event(z, self.steps // 2)"},
+        "tests/test_plan.py::test_calibrate_then_account[rdp]",
+    ),
+]
+
+FAULTS = [*NOISE, *BATCHES, *MEMORY, *WORDS]
