@@ -9,8 +9,8 @@ What is changed, one place at a time:
     statement      a call, a raise, an assignment to an attribute or an entry: left out
     arguments      the first two of a call: swapped
 
-Left alone are annotations, decorators, docstrings, messages of errors and of the log: no test of
-behaviour is meant to notice them.
+Left alone are annotations, decorators, docstrings, messages of errors and of the log, and the
+strictness of zip: no test of behaviour is meant to notice them.
 """
 
 import ast
@@ -121,6 +121,11 @@ class _Finder(ast.NodeVisitor):
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         self._drop_if_stored(node, node.target)
         if node.value is not None:
+            self.visit(node.value)
+
+    def visit_keyword(self, node: ast.keyword) -> None:
+        """``strict=True`` says what cannot happen."""
+        if node.arg != "strict":
             self.visit(node.value)
 
     def visit_JoinedStr(self, node: ast.JoinedStr) -> None:

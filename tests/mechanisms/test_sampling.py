@@ -198,6 +198,7 @@ def test_seeded_draws_can_be_resumed(sampler: Sampler) -> None:
     bits = SeededBits(4, "sampling")
     sampler.draw(400, bits)
     position = bits.position
+    assert position == sampler.bytes_per_draw(400)
     expected = sampler.draw(400, bits)
     resumed = SeededBits(4, "sampling")
     resumed.position = position

@@ -1,6 +1,7 @@
 """Names and events: what is accepted, and what is refused."""
 
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
 
 from dpvd.errors import DpvdError
 from dpvd.privacy import AccountantName, Relation, fixed_size_event, poisson_event
@@ -22,6 +23,13 @@ def test_events_become_counted_steps():
     assert count_steps(poisson_event(2.0, 1.0, 7)) == {Step(2.0): 7}
     assert count_steps(fixed_size_event(2.0, 10, 40, 7), times=2) == {Step(2.0, Sampling.FIXED_SIZE, 0.25): 14}
     assert count_steps(poisson_event(2.0, 0.1, 0)) == {}
+
+
+def test_a_sample_of_everybody_is_no_sample():
+    """Not so for a fixed size: that says something of the neighbouring data set, too."""
+    everybody = PoissonSampledDpEvent(1.0, GaussianDpEvent(2.0))
+    assert count_steps(everybody) == {Step(2.0): 1}
+    assert count_steps(fixed_size_event(2.0, 40, 40, 7)) == {Step(2.0, Sampling.FIXED_SIZE, 1.0): 7}
 
 
 @pytest.mark.parametrize(

@@ -70,10 +70,11 @@ def test_a_seeded_run_that_was_tuned():
     )
 
 
-def test_a_run_without_noise():
-    claim = dataclasses.replace(CLAIM, epsilon=math.inf, noise_multiplier=0.0)
+@pytest.mark.parametrize(("steps", "times"), [(1, "1 step"), (40, "40 steps")])
+def test_a_run_without_noise(steps, times):
+    claim = dataclasses.replace(CLAIM, epsilon=math.inf, noise_multiplier=0.0, steps=steps)
     assert claim.sentence() == (
-        "Not differentially private: no noise was added; Poisson sampling with probability 0.25 for 40 steps. "
+        f"Not differentially private: no noise was added; Poisson sampling with probability 0.25 for {times}. "
         "Seen by the program: every batch drawn. Public: the number of examples (1437). Tuned on the data: nothing."
     )
 

@@ -21,7 +21,7 @@ from dpvd.mechanisms import SeededBits, SystemBits
 from dpvd.nn import variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger, epsilon
-from dpvd.training import PrivateStep, Recipe, cross_entropy, fit
+from dpvd.training import PrivateStep, Recipe, cross_entropy, fit, remember
 
 EXAMPLES = 80
 PLAN = PrivacyPlan(EXAMPLES, 10, steps=6, noise_multiplier=2.0)
@@ -309,7 +309,7 @@ class TestAccountOfTheModel:
         assert first.guarantee(1e-3) == second.guarantee(1e-3)
         assert "Not covered" not in first.guarantee(1e-3).sentence()
 
-    @pytest.mark.parametrize("way", ["state dict", "file", "copy", "part", "around", "old first"])
+    @pytest.mark.parametrize("way", ["state dict", "file", "twice", "copy", "part", "around", "old first"])
     def test_the_account_travels_with_the_weights(self, way):
         trained = network()
         train(make_step(trained), 5)
@@ -321,6 +321,10 @@ class TestAccountOfTheModel:
             torch.save(trained.state_dict(), file)
             file.seek(0)
             fresh.load_state_dict(torch.load(file, weights_only=True))
+        elif way == "twice":  # by way of a model that no step was ever made for
+            between = network()
+            between.load_state_dict(trained.state_dict())
+            fresh.load_state_dict(between.state_dict())
         elif way == "copy":
             fresh = copy.deepcopy(trained)
         elif way == "part":
@@ -333,6 +337,16 @@ class TestAccountOfTheModel:
         step = make_step(fresh)
         assert step.position == 5
         assert step.guarantee(1e-3).steps == 5
+
+    def test_steps_that_a_file_tells_of_are_added_to_those_that_are_known(self):
+        model = network()
+        train(make_step(model), 4)
+        remember(model, replace(PLAN, noise_multiplier=3.0), 2)
+        assert make_step(model).guarantee(1e-3).steps == 6
+        remember(model, PLAN, 5)
+        assert make_step(model).guarantee(1e-3).steps == 7
+        remember(model, PLAN, 3)  # a smaller number than is known
+        assert make_step(model).guarantee(1e-3).steps == 7
 
     def test_earlier_weights_take_no_step_back(self):
         """Whoever goes back to the weights of step 2 has used the data five times all the same."""

@@ -295,6 +295,19 @@ def test_without_noise_it_is_ordinary_training_bit_for_bit(generator):
     assert step.guarantee(1e-5).epsilon == math.inf
 
 
+@pytest.mark.parametrize("micro_batch", [None, 5])
+def test_without_noise_the_kl_term_pulls_as_well(micro_batch, generator):
+    """The mean of the losses, and the KL term over the number of examples."""
+    plan = PrivacyPlan(32, 32, steps=1).calibrate(epsilon=math.inf, delta=1e-5)
+    batch, model, fresh = examples(32, generator), network("learned").eval(), network("learned").eval()
+    step = make_step(model, plan, kl_weight=lambda t: 5.0, micro_batch=micro_batch)
+    found = gradients_of(step, batch)
+    loss = cross_entropy(fresh, *batch).mean() + 5.0 * kl(fresh) / 32
+    expected = torch.autograd.grad(loss, list(fresh.parameters()))
+    for ours, gradient in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(ours, gradient, rtol=1e-6, atol=1e-9)
+
+
 def test_a_tied_model_without_noise_has_no_dropout_and_no_kl(generator):
     plan = PrivacyPlan(32, 32, steps=1).calibrate(epsilon=math.inf, delta=1e-5)
     model = network("privacy")

@@ -112,6 +112,17 @@ def test_no_sum_without_noise_is_left_after_a_step(optimizer: type[torch.optim.O
     assert (left == 0).all() or len(left.unique()) > 1000
 
 
+def test_a_gradient_from_before_is_not_taken_for_this_steps() -> None:
+    """A scheduler has the optimizer step after plain SGD has moved the weights: it must find nothing to do."""
+    parameters = parameters_of((30, 40))
+    parameters["a"].grad = torch.full((30, 40), 1000.0)
+    optimizer = torch.optim.SGD(parameters.values(), lr=0.5)
+    torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.1)
+    release(Update(optimizer, BATCH_SIZE), parameters, {})
+    assert_std(parameters["a"].detach(), 0.5 * STD / BATCH_SIZE)
+    assert parameters["a"].detach().abs().max() < 10
+
+
 def test_discarded_sums_are_gone() -> None:
     parameters = parameters_of((30, 40))
     update = Update(torch.optim.SGD(parameters.values(), lr=0.5), BATCH_SIZE)
