@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -91,6 +92,8 @@ def test_every_torn_last_line_is_a_charge_that_never_returned(path):
         assert path.read_bytes() == whole[:end]  # looking changes nothing
         resumed.charge(1)
         assert Ledger.open(path).charged == 11
+        resumed.charge(1)
+        assert path.read_bytes() == returned + b'{"charged": 11, "steps": 1}\n{"charged": 12, "steps": 1}\n'
 
 
 def test_damage_that_no_crash_explains_is_an_error(path):
@@ -103,6 +106,7 @@ def test_damage_that_no_crash_explains_is_an_error(path):
         "a line lost": [header, second],
         "a line twice": [header, first, first],
         "a total that falls": [header, first, b'{"charged": 5, "steps": 5}\n'],
+        "a charge taken back": [header, first, b'{"charged": 5, "steps": -5}\n'],
         "two writers": [header, first, second, b'{"charged": 40, "steps": 30}\n'],
         "no number": [header, b'{"charged": "10", "steps": 10}\n'],
         "no object": [header, b"[]\n"],
@@ -127,6 +131,39 @@ def test_a_second_writer_is_noticed(path):
     assert Ledger.open(path).charged == 10
 
 
+def test_a_file_that_took_the_ledgers_place_is_noticed(path, tmp_path):
+    ledger = Ledger.create(path, PLAN)
+    ledger.charge(10)
+    shutil.copy(path, tmp_path / "copy")
+    os.replace(tmp_path / "copy", path)
+    with pytest.raises(DpvdError, match="written to by something else"):
+        ledger.charge(20)
+    assert ledger.charged == Ledger.open(path).charged == 10
+
+
+def test_the_name_of_a_new_ledger_is_synchronised_to_disk(path, monkeypatch):
+    synced, sync = [], os.fsync
+
+    def watch(handle):
+        sync(handle)
+        synced.append(os.fstat(handle).st_ino)
+
+    monkeypatch.setattr(os, "fsync", watch)
+    Ledger.create(path, PLAN)
+    assert synced == [path.stat().st_ino, path.parent.stat().st_ino]
+
+
+def test_only_a_ledger_without_charges_can_be_deleted(path):
+    Ledger.create(path, PLAN).delete()
+    assert not path.exists()
+    ledger, other = Ledger.create(path, PLAN), Ledger.open(path)
+    other.charge(1)
+    for one in (ledger, other):
+        with pytest.raises(DpvdError, match="holds charges, and stays"):
+            one.delete()
+    assert Ledger.open(path).charged == 1
+
+
 def test_files_that_cannot_be_read_or_written_are_reported(path, tmp_path):
     with pytest.raises(DpvdError, match="cannot read the ledger"):
         Ledger.open(path)
@@ -139,6 +176,8 @@ def test_files_that_cannot_be_read_or_written_are_reported(path, tmp_path):
     assert ledger.charged == 0
     with pytest.raises(DpvdError, match="plain JSON data"):
         Ledger.create(path, {"steps": {1, 2}})
+    with pytest.raises(DpvdError, match="plain JSON data"):
+        Ledger.create(path, {"noise_multiplier": float("nan")})
 
 
 CHARGE_FOREVER = """

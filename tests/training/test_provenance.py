@@ -379,6 +379,7 @@ class TestAccountOfTheModel:
         event = ComposedDpEvent([PLAN.event(4), other.event(2)])
         assert joint.epsilon == epsilon(event, 1e-3, accountant="pld", relation="add-or-remove")
         assert joint.steps == 6
+        assert joint.noise_multiplier == 2.0  # the least of both
         assert "probability 0.125, 4 of them; then Poisson sampling with probability 0.5, 2 of them" in joint.sentence()
 
     def test_what_earlier_plans_declared_or_left_open_is_stated_too(self):
@@ -391,6 +392,17 @@ class TestAccountOfTheModel:
         assert "Not covered: what one example stands for, which was declared as visit and as patient." in sentence
         assert "Public: the number of training examples (80); the labels." in sentence
         assert "Not declared: where the initial weights come from; what was tuned on the data." in sentence
+
+    @pytest.mark.parametrize(
+        ("first", "second", "joint"),
+        [(("width",), ("rate", "width"), ("width", "rate")), ((), (), ()), (None, (), None), ((), None, None)],
+    )
+    def test_what_was_tuned_for_one_plan_was_tuned_for_all(self, first, second, joint):
+        model = network()
+        train(make_step(model, replace(PLAN, tuned=first)), 1)
+        step = make_step(model, replace(PLAN, noise_multiplier=3.0, tuned=second))
+        train(step, 1)
+        assert step.guarantee(1e-3).tuned == joint
 
     def test_plans_of_different_relations_have_no_joint_statement(self):
         model = network()
@@ -411,7 +423,9 @@ class TestAccountOfTheModel:
         train(make_step(model, PLAN.calibrate(float("inf"), 1e-3)), 1)
         step = make_step(model)
         train(step, 1)
-        assert step.guarantee(1e-3).epsilon == float("inf")
+        joint = step.guarantee(1e-3)
+        assert joint.epsilon == float("inf")
+        assert "no noise was added" in joint.sentence()
 
     @pytest.mark.parametrize("plan", [PLAN, replace(PLAN, noise_multiplier=3.0)])
     def test_what_a_teacher_in_the_loss_learnt_is_added_up(self, plan):
@@ -524,6 +538,17 @@ class TestForeignChanges:
         result = fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3, on_step=meddle)
         assert self.WORDS in result.guarantee.sentence()
 
+    def test_they_travel_with_the_weights_into_a_model_that_knows_the_run(self):
+        step = make_step()
+        train(step, 1)
+        other = network()
+        other.load_state_dict(step.model.state_dict())
+        self.leftover(step)
+        step.guarantee(1e-3)
+        train(step, 1)
+        other.load_state_dict(step.model.state_dict())
+        assert make_step(other).guarantee(1e-3).sentence().count(self.WORDS) == 1
+
     def test_declared_post_processing_is_not(self):
         step = make_step()
         train(step, 1)
@@ -564,6 +589,29 @@ class TestResuming:
         train(step, 2)
         with pytest.raises(DpvdError, match="another plan"):
             make_step(plan=replace(PLAN, steps=7)).load_state_dict(step.state_dict())
+
+    def test_the_state_of_another_run_is_refused_and_hides_no_step(self):
+        """Two models under one plan: loading the account of one must not replace that of the other."""
+        step, other = make_step(), make_step()
+        train(step, 4)
+        train(other, 1)
+        for _ in range(2):
+            with pytest.raises(DpvdError, match="the saved account is of another run"):
+                step.load_state_dict(other.state_dict())
+        assert step.position == 4
+        assert step.guarantee(1e-3).steps == 4
+
+    def test_an_earlier_state_of_the_same_run_takes_no_step_back(self):
+        step = make_step()
+        train(step, 2)
+        earlier = step.state_dict()
+        train(step, 3)
+        step.load_state_dict(earlier)
+        assert step.position == 5
+        fresh = make_step()
+        for state in (step.state_dict(), earlier):
+            fresh.load_state_dict(state)
+        assert fresh.position == 5
 
     @pytest.mark.parametrize(("in_ledger", "in_state"), [(2, 4), (4, 2)])
     def test_the_larger_count_wins(self, in_ledger, in_state, tmp_path):
