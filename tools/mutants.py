@@ -2,9 +2,9 @@
 
     python -m tools.mutants --minutes 20
 
-Each change is made in a copy of the package, and the tests that belong to the module are run against
-it, in a process forked from one that has torch loaded. A change that they pass has survived: either
-it changes nothing that matters, or a test is missing. Survivors that have been looked at stand in
+Each change is made in a copy of the package, and those tests of the module that come by its line are
+run against it, in a process forked from one that has torch loaded. A change that they pass has
+survived: either it changes nothing that matters, or a test is missing. Survivors that have been looked at stand in
 docs/mutants.md, each with the reason; others make this program fail.
 
 What was killed is remembered in a file, for as long as the module does not change; survivors are
@@ -25,6 +25,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 
+from coverage import CoverageData
 from tests.faults.runner import AVAILABLE, PASSED, ROOT, run_tests
 from tools.mutations import Mutation, mutations_of
 
@@ -32,6 +33,7 @@ PACKAGE = ROOT / "src" / "dpvd"
 PAGE = ROOT / "docs" / "mutants.md"
 RESULTS = ROOT / ".mutants.jsonl"
 TIME_LIMIT = 120.0  # seconds for the tests of one change; beyond, it counts as noticed
+BASE_TIME_LIMIT = 1200.0  # seconds for all tests without a change
 
 # Tests that start processes or many examples take longer than all the others together.
 WITHOUT_SLOW = (
@@ -69,24 +71,24 @@ TESTS: dict[str, tuple[str, ...]] = {
 
 def main() -> int:
     options = _options()
-    # No bytecode of a change may be left for the next one.
-    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
     changes = [(file, change) for file in options.module for change in _changes_of(file)]
     random.Random(0).shuffle(changes)  # where time runs out, every module has had its share
     killed = _remembered(options.results)
-    deadline = time.monotonic() + 60 * options.minutes
     survived = []
     with tempfile.TemporaryDirectory() as folder, options.results.open("a") as results:
+        os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # none of a change may be left for the next one
+        os.environ["COVERAGE_FILE"] = str(Path(folder, "coverage"))
         copy = _copy(Path(folder))
-        for tests in dict.fromkeys(TESTS[file] for file in options.module):
-            _require_passing(copy, tests)
+        visits = _visits(copy, options.module)
+        deadline = time.monotonic() + 60 * options.minutes
         for file, change in changes:
             if time.monotonic() > deadline:
                 break
             key = _key(file, change)
             if key in killed:
                 continue
-            if _is_noticed(copy, file, change):
+            tests = _tests_by(visits, file, change)
+            if _is_noticed(copy, file, change, tests):
                 killed.add(key)
                 results.write(json.dumps(key) + "\n")
                 results.flush()
@@ -128,23 +130,44 @@ def _bytecode_of(path: Path) -> Iterator[Path]:
     return (path.parent / "__pycache__").glob(f"{path.stem}.*.pyc")
 
 
-def _pass(copy: Path, tests: tuple[str, ...]) -> bool:
-    return run_tests(copy, *tests, *WITHOUT_SLOW, time_limit=TIME_LIMIT).code == PASSED
+Visits = dict[str, dict[int, list[str]]]
+"""By file and line, the tests that come by it."""
 
 
-def _require_passing(copy: Path, tests: tuple[str, ...]) -> None:
-    """Without a change the tests must pass, or every change would seem to be noticed."""
-    if not _pass(copy, tests):
-        names = ", ".join(tests)
-        sys.exit(f"without any change these do not pass, or not in {TIME_LIMIT:g} s: {names}")
+def _visits(copy: Path, files: list[str]) -> Visits:
+    """Run all tests without a change; they must pass, or every change would seem to be noticed."""
+    tests = dict.fromkeys(test for file in files for test in TESTS[file])
+    watching = ("-p", "pytest_cov", "--cov", "--cov-context=test", "--cov-report=")
+    outcome = run_tests(copy, *tests, *WITHOUT_SLOW, *watching, time_limit=BASE_TIME_LIMIT)
+    if outcome.code != PASSED:
+        sys.exit(f"the tests do not pass without any change:\n{outcome.output}")
+    data = CoverageData(os.environ["COVERAGE_FILE"])
+    data.read()
+    visits: Visits = {}
+    for file in files:
+        lines = data.contexts_by_lineno(str(copy / "dpvd" / file))
+        visits[file] = {number: _node_ids(contexts) for number, contexts in lines.items()}
+    return visits
 
 
-def _is_noticed(copy: Path, file: str, change: Mutation) -> bool:
+def _node_ids(contexts: list[str]) -> list[str]:
+    """pytest-cov writes "test|run" and the like; "" is what ran outside of tests."""
+    return [context.rpartition("|")[0] for context in contexts if context]
+
+
+def _tests_by(visits: Visits, file: str, change: Mutation) -> list[str]:
+    """The module's tests that come by a change; all of them if none was seen to: it may run at import."""
+    seen = {test for number in change.numbers for test in visits[file].get(number, [])}
+    own = sorted(test for test in seen if test.startswith(TESTS[file]))
+    return own or list(TESTS[file])
+
+
+def _is_noticed(copy: Path, file: str, change: Mutation, tests: list[str]) -> bool:
     path = copy / "dpvd" / file
     source = path.read_text()
     path.write_text(change.put_into(source))
     try:
-        return not _pass(copy, TESTS[file])
+        return run_tests(copy, *tests, *WITHOUT_SLOW, time_limit=TIME_LIMIT).code != PASSED
     finally:
         path.write_text(source)
 

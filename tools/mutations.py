@@ -53,6 +53,7 @@ class Mutation:
     Attributes:
         place: the function it is in, with its class; "" at the top of the module.
         line: the line that it begins on.
+        numbers: of the lines that the statement around it begins with, up to its body if it has one.
         before: what stands there, on one line.
         after: what takes its place.
         begin, end: the bytes of the source that are replaced, in UTF-8.
@@ -60,6 +61,7 @@ class Mutation:
 
     place: str
     line: str
+    numbers: range
     before: str
     after: str
     begin: int
@@ -94,12 +96,21 @@ class _Finder(ast.NodeVisitor):
         for line in self._lines:
             self._line_begins.append(self._line_begins[-1] + len(line))
         self._places: list[str] = []
+        self._numbers = range(0)
         self._mutations: list[Mutation] = []
 
     def found(self) -> list[Mutation]:
         self.visit(self._tree)
         distinct = dict.fromkeys(self._mutations)
         return sorted(distinct, key=lambda change: (change.begin, -change.end, change.after))
+
+    def visit(self, node: ast.AST) -> None:
+        if isinstance(node, ast.stmt):
+            assert node.end_lineno is not None
+            body = getattr(node, "body", None)
+            end = body[0].lineno - 1 if body else node.end_lineno
+            self._numbers = range(node.lineno, max(node.lineno, end) + 1)
+        super().visit(node)
 
     # Where nothing is changed.
 
@@ -216,7 +227,8 @@ class _Finder(ast.NodeVisitor):
         text = after if isinstance(after, str) else f"({ast.unparse(after)})"
         line = self._lines[node.lineno - 1].decode().strip()
         place = ".".join(self._places)
-        self._mutations.append(Mutation(place, line, before, text, begin, end))
+        change = Mutation(place, line, self._numbers, before, text, begin, end)
+        self._mutations.append(change)
 
 
 def _is_log(value: ast.expr) -> bool:

@@ -1,7 +1,7 @@
 """Names and events: what is accepted, and what is refused."""
 
 import pytest
-from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from dpvd.errors import DpvdError
 from dpvd.privacy import AccountantName, Relation, fixed_size_event, poisson_event
@@ -23,6 +23,8 @@ def test_events_become_counted_steps():
     assert count_steps(poisson_event(2.0, 1.0, 7)) == {Step(2.0): 7}
     assert count_steps(fixed_size_event(2.0, 10, 40, 7), times=2) == {Step(2.0, Sampling.FIXED_SIZE, 0.25): 14}
     assert count_steps(poisson_event(2.0, 0.1, 0)) == {}
+    both = ComposedDpEvent([poisson_event(2.0, 0.1, 7), poisson_event(2.0, 0.1, 1), poisson_event(3.0, 1.0, 4)])
+    assert count_steps(both, times=2) == {Step(2.0, Sampling.POISSON, 0.1): 16, Step(3.0): 8}
 
 
 def test_a_sample_of_everybody_is_no_sample():

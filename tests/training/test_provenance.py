@@ -538,6 +538,13 @@ class TestForeignChanges:
         result = fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3, on_step=meddle)
         assert self.WORDS in result.guarantee.sentence()
 
+    def test_those_that_a_step_follows_before_anybody_asks_are_stated(self):
+        step = make_step()
+        train(step, 1)
+        self.leftover(step)
+        train(step, 1)
+        assert self.WORDS in step.guarantee(1e-3).sentence()
+
     def test_they_travel_with_the_weights_into_a_model_that_knows_the_run(self):
         step = make_step()
         train(step, 1)
