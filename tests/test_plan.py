@@ -223,6 +223,20 @@ def test_the_plan_survives_being_written_down():
     assert PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     with pytest.raises(DpvdError, match="not a privacy plan"):
         PrivacyPlan.from_dict({"examples": 3})
+    with pytest.raises(DpvdError, match=r"fields \['shuffle'\] are missing or unknown"):
+        PrivacyPlan.from_dict(plan.to_dict() | {"shuffle": True})
+
+
+@pytest.mark.parametrize(
+    "declared", [{"public": ("the hospital",)}, {"public": ()}, {"initial_weights": "random"}, {"secret_size": True}]
+)
+def test_what_was_declared_is_part_of_the_plan(declared):
+    """It survives being written down, and a plan without it is another one."""
+    silent = PrivacyPlan(100, 10, steps=5, noise_multiplier=1.5)
+    plan = replace(silent, **declared)
+    assert PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
+    assert plan.fingerprint != silent.fingerprint
+    assert not declared.keys() & silent.to_dict().keys()
 
 
 def test_unit_and_tuning_reach_the_sentence():

@@ -18,7 +18,14 @@ from dpvd.mechanisms import (
     release_sums,
     standard_normal,
 )
-from dpvd.native import EXACT_BLOCK_BYTES, EXACT_BLOCK_DRAWS, implementation_in_use
+from dpvd.mechanisms.bits import Window
+from dpvd.native import (
+    EXACT_BLOCK_BYTES,
+    EXACT_BLOCK_DRAWS,
+    exact_normals,
+    implementation_in_use,
+    write_key_stream,
+)
 from tests.mechanisms.statistics import ALARM, independence_p_value, normal_p_value
 
 DRAWS = 400_000
@@ -309,6 +316,27 @@ class TestReleaseSums:
         release({"a": sums}, SystemBits(rekey_after=3 * EXACT_BLOCK_BYTES))
         assert (sums != 0).sum() > len(sums) - 5
         assert len(sums.unique()) > 0.9 * len(sums)
+
+    def test_every_window_is_used_for_its_own_entries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Noise from beyond a window would come from bytes that somebody else may be given."""
+        given: list[Window] = []
+        windows = SystemBits.windows
+
+        def watched(bits: SystemBits, size: int, unit: int) -> list[Window]:
+            given.extend(windows(bits, size, unit))
+            return list(given)
+
+        monkeypatch.setattr(SystemBits, "windows", watched)
+        sums = torch.zeros(20 * EXACT_BLOCK_DRAWS + 6, dtype=torch.float64)
+        release({"a": sums}, SystemBits(rekey_after=3 * EXACT_BLOCK_BYTES))
+        assert len(given) == 7
+        draws = []
+        for window in given:
+            raw = np.empty(window.size, np.uint8)
+            write_key_stream(window.key, window.start, raw)
+            draws.append(np.empty(window.size // 8))
+            exact_normals(draws[-1], raw)
+        assert torch.equal(sums, on_grid(GRID.std * torch.from_numpy(np.concatenate(draws))))
 
 
 def no_entropy(size: int) -> bytes:

@@ -79,6 +79,11 @@ def test_a_run_without_noise(steps, times):
     )
 
 
+def test_a_run_that_has_not_begun_has_spent_nothing():
+    claim = dataclasses.replace(CLAIM, epsilon=0.0, noise_multiplier=0.0, steps=0)
+    assert claim.sentence().startswith("(0, 1e-05)-differentially private: ")
+
+
 def test_a_run_whose_account_is_infinite():
     sentence = dataclasses.replace(CLAIM, epsilon=math.inf).sentence()
     assert sentence.startswith("Not differentially private: no finite epsilon holds at delta 1e-05; adding or")

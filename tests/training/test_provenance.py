@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import dpvd
 from dpvd.errors import DpvdError
-from dpvd.mechanisms import SeededBits, SystemBits
+from dpvd.mechanisms import SeededBits, SystemBits, draw_of
 from dpvd.nn import variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger, epsilon
@@ -98,6 +98,10 @@ class TestBatches:
         batches = plan.batches(data())
         (x, _), (_, y) = next(batches), next(batches)
         refused(make_step(plan=plan), (x, y), "not drawn by plan.batches")
+
+    @pytest.mark.parametrize("nothing", [(), [], {"x": torch.zeros(3)}, None, 3])
+    def test_what_is_no_batch_comes_from_no_draw(self, nothing):
+        assert draw_of(nothing) is None
 
     def test_a_batch_is_used_once(self):
         step, other = make_step(), make_step()
@@ -180,8 +184,11 @@ class TestData:
     def test_a_secret_size_may_be_near_and_is_stated_so(self):
         plan = replace(PLAN, secret_size=True)
         assert len(list(plan.batches(data(EXAMPLES + 7)))) == 6
-        with pytest.raises(DpvdError, match="the data have 800"):
-            plan.batches(data(800))
+        for allowed in (EXAMPLES // 2, 2 * EXAMPLES):
+            assert len(list(plan.batches(data(allowed)[0]))) == 6
+        for count in (EXAMPLES // 2 - 1, 2 * EXAMPLES + 1):
+            with pytest.raises(DpvdError, match=f"the data have {count}"):
+                plan.batches(data(count))
         assert "that there are about 80 training examples" in plan.guarantee(1e-3).sentence()
         with pytest.raises(DpvdError, match="needs the exact number"):
             replace(plan, sampling="fixed-size", relation="replace-one")
@@ -190,6 +197,10 @@ class TestData:
     def test_what_is_no_tensor_is_refused(self, wrong):
         with pytest.raises(DpvdError, match="data must be a tensor or a tuple of tensors"):
             PLAN.batches(wrong)
+
+    def test_a_number_holds_no_example(self):
+        with pytest.raises(DpvdError, match="the data have 0"):
+            PrivacyPlan(1, 1, steps=1, noise_multiplier=2.0).batches(torch.tensor(3.0))
 
     def test_tensors_of_unequal_length_are_refused(self):
         with pytest.raises(DpvdError, match="equal length"):
@@ -347,6 +358,21 @@ class TestAccountOfTheModel:
         assert make_step(model).guarantee(1e-3).steps == 7
         remember(model, PLAN, 3)  # a smaller number than is known
         assert make_step(model).guarantee(1e-3).steps == 7
+
+    def test_a_trained_part_that_is_put_in_later_brings_its_steps_along(self):
+        trained, model = network(), network()
+        train(make_step(trained), 3)
+        step = make_step(model)
+        model[0] = trained[0].requires_grad_(False)
+        assert step.guarantee(1e-3).epsilon == PLAN.epsilon(1e-3, steps=3)
+
+    def test_what_a_later_object_saw_travels_into_a_model_that_knows_the_run(self):
+        model, other = network(), network()
+        train(make_step(model), 1)
+        other.load_state_dict(model.state_dict())
+        make_step(model, batches="declared")(data(12))
+        other.load_state_dict(model.state_dict())
+        assert "batches as they were declared" in make_step(other).guarantee(1e-3).sentence()
 
     def test_earlier_weights_take_no_step_back(self):
         """Whoever goes back to the weights of step 2 has used the data five times all the same."""
@@ -607,6 +633,10 @@ class TestResuming:
                 step.load_state_dict(other.state_dict())
         assert step.position == 4
         assert step.guarantee(1e-3).steps == 4
+        resumed = make_step()
+        resumed.load_state_dict(step.state_dict())
+        with pytest.raises(DpvdError, match="the saved account is of another run"):
+            resumed.load_state_dict(other.state_dict())
 
     def test_an_earlier_state_of_the_same_run_takes_no_step_back(self):
         step = make_step()
