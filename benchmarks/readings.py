@@ -2,8 +2,9 @@
 
 Trains the paper's network for the paper's 100 epochs with Algorithm 1 read in several ways, computes what they cost in
 privacy, and writes ``readings.json`` beside the records of the reproduction, from which it takes the tuned learning
-rates and the runs without privacy. A quarter of an hour on one core; a point that is there already is kept, unless it
-was measured with other settings. ``python -m benchmarks.reproduction_page`` then fills in the page.
+rates and the runs without privacy. A quarter of an hour on one core; a point that is there already
+is kept, unless it was measured with other settings. ``python -m benchmarks.reproduction_page`` then
+fills in the page.
 """
 
 import argparse
@@ -51,7 +52,7 @@ def measure(folder: Folder, known: Mapping[str, Any] | None = None) -> dict[str,
 
     Args:
         folder: the reproduction to compare with.
-        known: what was measured before; its points are kept if they were measured with the same settings.
+        known: what was measured before; its points are kept if the settings were the same.
 
     Raises:
         DpvdError: if the reproduction lacks the choices or the runs that are compared with.
@@ -82,7 +83,8 @@ def measure(folder: Folder, known: Mapping[str, Any] | None = None) -> dict[str,
 def _tuned(folder: Folder, epsilon: float) -> Schedule:
     chosen = folder.tuning.choices().get(TuningCell(DIGITS_100.name, "DPVD-zCDP", epsilon))
     if chosen is None:
-        raise DpvdError(f"{folder.path} has no tuned learning rate: run dpvd reproduce table1 --dataset digits first")
+        remedy = "run dpvd reproduce table1 --dataset digits first"
+        raise DpvdError(f"{folder.path} has no tuned learning rate: {remedy}")
     return chosen
 
 
@@ -184,7 +186,7 @@ def _kl(schedules: dict[str, Schedule]) -> dict[str, Any]:
 
 
 def _alpha(tuned: Mapping[float, Schedule]) -> list[dict[str, Any]]:
-    """Point 7: the gradient at α held, where the KL term drops out, and at ζ held, at every budget."""
+    """Point 7: the gradient with α held, where the KL term drops out, and with ζ held."""
     rows = []
     for epsilon in BUDGETS:
         for name, schedule in (("printed", PRINTED), ("tuned", tuned[epsilon])):

@@ -146,8 +146,8 @@ def _alpha(measured: Measured) -> str:
     ]
     header = ("ε", "learning rate", "α held", "ζ held", "norm of the KL gradient over N, ζ held")
     return (
-        "*Measured*, with dropout noise, the term outside the clip and at its full weight where ζ is held; norms by "
-        f"layer; {_runs(measured)}:\n\n{table(header, rows)}"
+        "*Measured*, with dropout noise, the term outside the clip and at its full weight where ζ "
+        f"is held; norms by layer; {_runs(measured)}:\n\n{table(header, rows)}"
     )
 
 

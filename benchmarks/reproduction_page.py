@@ -87,15 +87,17 @@ def _runs(records: Sequence[Record], artefacts: Artefacts) -> str:
         "time in training",
     )
     return (
-        f"{table(header, rows)}\n\nWith {', '.join(versions)}. Trials of the search come on top. Of the paper's "
-        f"sentences and printed figures, each judged at every protocol and in every variant: {verdicts}."
+        f"{table(header, rows)}\n\nWith {', '.join(versions)}. Trials of the search come on top. "
+        "Of the paper's sentences and printed figures, each judged at every protocol and in every "
+        f"variant: {verdicts}."
     )
 
 
 def _done(protocol: Protocol, records: Sequence[Record]) -> tuple[str, str]:
     """How many cells of Table 1, the varied δ among them, have a run, and how many all of theirs.
 
-    A tuned cell is counted by its method and budget, so that one whose learning rate has not been chosen counts too.
+    A tuned cell is counted by its method and budget, so that one whose learning rate has not been
+    chosen counts too.
     """
     chosen = dict.fromkeys(tuning_cells(Experiment.TABLE1, protocol), (1.0, 0.0))
     wanted = Counter(map(_cell, runs_of(Experiment.TABLE1, protocol, chosen)))

@@ -137,10 +137,14 @@ def test_points_that_were_measured_with_these_settings_are_kept(tmp_path: Path) 
     assert measure(folder, known) == known
 
 
-def test_points_of_other_settings_are_measured_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_points_of_other_settings_are_measured_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     asked: list[str] = []
     for name in WORDS:
-        monkeypatch.setattr(f"benchmarks.readings._{name}", lambda *given, name=name: asked.append(name))
+        part = f"benchmarks.readings._{name}"
+        monkeypatch.setattr(part, lambda *given, name=name: asked.append(name))
     known = made_up()
     known["about"] = about_of(known, tuned=[0.3, 0.5])
     measure(with_choices(tmp_path, (0.1, 0.5)), known)

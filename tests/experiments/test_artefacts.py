@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from dpvd.experiments import PROTOCOLS, Artefacts, Folder, Part, Tuning, TuningCell, Variant, write_artefacts
+from dpvd.experiments import (
+    PROTOCOLS,
+    Artefacts,
+    Folder,
+    Part,
+    Tuning,
+    TuningCell,
+    Variant,
+    write_artefacts,
+)
 from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import draw_all
@@ -96,7 +105,8 @@ def test_choices_are_listed_with_their_cost(written: Path) -> None:
 
 def test_every_claim_has_a_verdict(written: Path) -> None:
     sentences, numbers = (rows(written / "tables" / f"{name}.csv") for name in ("claims", "numbers"))
-    assert {row["verdict"] for row in [*sentences, *numbers]} == {"reproduced", "not reproduced", "inconclusive"}
+    verdicts = {row["verdict"] for row in [*sentences, *numbers]}
+    assert verdicts == {"reproduced", "not reproduced", "inconclusive"}
     assert all(row["reason"] for row in [*sentences, *numbers])
     claims = load_claims()
     assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
@@ -148,7 +158,8 @@ def test_published_values_are_inside_their_panel() -> None:
     """Whatever the length of the protocol."""
     claims = load_claims()
     for protocol in (MNIST_QUICK, DIGITS_100):
-        runs = [made_up(spec, 0.5) for spec in cell_specs(protocol, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 1)]
+        specs = cell_specs(protocol, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 1)
+        runs = [made_up(spec, 0.5) for spec in specs]
         (drawing,) = [d for d in draw_all(Results(runs, {}), claims, [protocol]) if d.name == "fig4"]
         for axes in drawing.figure.axes:
             crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"]
@@ -167,8 +178,13 @@ def test_the_page_stands_alone(written: Path) -> None:
 
 
 def test_ordinary_training_alone_is_no_figure() -> None:
-    runs = [made_up(spec, 0.5) for spec in cell_specs(DIGITS_100, "NP", Variant.AS_PRINTED, None, {}, 2)]
-    assert [drawing.name for drawing in draw_all(Results(runs, {}), load_claims(), [DIGITS_100])] == ["fig3"]
+    specs = cell_specs(DIGITS_100, "NP", Variant.AS_PRINTED, None, {}, 2)
+    results = Results([made_up(spec, 0.5) for spec in specs], {})
+    assert drawn(results, DIGITS_100) == ["fig3"]
+
+
+def drawn(results: Results, protocol: Protocol) -> list[str]:
+    return [drawing.name for drawing in draw_all(results, load_claims(), [protocol])]
 
 
 def test_nothing_is_drawn_of_runs_that_are_not_there(tmp_path) -> None:
@@ -182,9 +198,8 @@ def test_a_sweep_of_which_one_panel_was_run_is_drawn_and_one_without_any_is_not(
     points = sweep_specs(MNIST_QUICK, {})[Variant.AS_PRINTED, "hidden"]
     own = Results([made_up(spec, 0.5) for spec in points[MNIST_QUICK.hidden]], {})
     panel = Results([made_up(spec, 0.5) for specs in points.values() for spec in specs], {})
-    claims = load_claims()
-    assert "fig5-mnist-quick" not in {drawing.name for drawing in draw_all(own, claims, [MNIST_QUICK])}
-    assert "fig5-mnist-quick" in {drawing.name for drawing in draw_all(panel, claims, [MNIST_QUICK])}
+    assert "fig5-mnist-quick" not in drawn(own, MNIST_QUICK)
+    assert "fig5-mnist-quick" in drawn(panel, MNIST_QUICK)
 
 
 AWKWARD = Table("awkward", "50 % & more", "note_1", ("a|b", "ε"), (("x,y", "±1 #2"),))

@@ -99,7 +99,8 @@ def test_no_spread_is_wider_than_the_one_assumed_of_few_runs() -> None:
             for variant in Variant:
                 cell = results.cell(protocol, method, variant, epsilon)
                 if cell is not None and cell.spread is not None and cell.runs >= FEWEST:
-                    assert cell.spread <= assumed_spread(cell), (protocol.name, method, variant, epsilon)
+                    name = (protocol.name, method, variant, epsilon)
+                    assert cell.spread <= assumed_spread(cell), name
                     seen += 1
     assert seen
 

@@ -67,7 +67,8 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path) -> None:
 def test_the_first_seed_of_everything_comes_before_the_second(tmp_path) -> None:
     store = RecordStore(tmp_path)
     jobs = [(spec(hidden=hidden, seed=seed), store) for hidden in (4, 2) for seed in (1, 0)]
-    assert [(each.seed, each.hidden) for each, _ in _seed_by_seed(jobs)] == [(0, 4), (0, 2), (1, 4), (1, 2)]
+    ordered = [(each.seed, each.hidden) for each, _ in _seed_by_seed(jobs)]
+    assert ordered == [(0, 4), (0, 2), (1, 4), (1, 2)]
 
 
 def test_workers_write_the_records_that_one_process_would(tmp_path) -> None:

@@ -20,7 +20,7 @@ def test_the_hash_of_a_spec_of_the_paper_never_changes() -> None:
 
 
 def test_the_other_reading_of_the_kl_term_is_another_spec() -> None:
-    """DPVD with the KL term in its gradient had this hash: its records are not taken for those of today."""
+    """DPVD with the KL term in its gradient had this hash; its records are not those of today."""
     assert PAPER.kl_weight == 0
     other = replace(PAPER, kl_weight=1.0)
     assert other.hash == "2752b6159fdd447d940e6c240333986bf86aa391f838ab3a61525b5a114e6060"

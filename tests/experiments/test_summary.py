@@ -14,10 +14,12 @@ from tests.experiments.small import made_up
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE
 CLAIMS = load_claims()
+Accuracy = Callable[[Spec], float]
 
 
 def judged(protocol: str, variant: str, verdict: Verdict, reason: str = "so") -> Judgement:
-    return Judgement("Table 1", "A claim.", protocol, variant, "", Finding(verdict, "figure", reason))
+    finding = Finding(verdict, "figure", reason)
+    return Judgement("Table 1", "A claim.", protocol, variant, "", finding)
 
 
 @pytest.mark.parametrize(
@@ -41,10 +43,12 @@ def test_of_variants_the_better_counts_and_of_data_sets_the_worse(
 
 
 def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> None:
+    digits = judged("digits-100", "tuned", YES)
     missing = judged("mnist-200", "tuned", OPEN, "not run")
-    assert overall([judged("digits-100", "tuned", YES), missing]) is YES
-    assert overall([judged("digits-100", "tuned", YES), missing, judged("mnist-200", "as-printed", NO)]) is YES
-    assert overall([missing, judged("mnist-200", "as-printed", NO)]) is NO
+    beside = judged("mnist-200", "as-printed", NO)
+    assert overall([digits, missing]) is YES
+    assert overall([digits, missing, beside]) is YES
+    assert overall([missing, beside]) is NO
     assert overall([missing]) is OPEN
     assert overall([]) is None
 
@@ -58,11 +62,11 @@ def run_specs(protocol: Protocol, seeds: int) -> list[Spec]:
     ]
 
 
-def runs(accuracy: Callable[[Spec], float], protocol: Protocol = DIGITS_100, seeds: int = 30) -> Results:
+def runs(accuracy: Accuracy, protocol: Protocol = DIGITS_100, seeds: int = 30) -> Results:
     return Results([made_up(spec, accuracy(spec)) for spec in run_specs(protocol, seeds)], {})
 
 
-def gains(gain: float) -> Callable[[Spec], float]:
+def gains(gain: float) -> Accuracy:
     """Dropout gains so much, half a point more or less from one seed to the next."""
 
     def accuracy(spec: Spec) -> float:
@@ -72,21 +76,19 @@ def gains(gain: float) -> Callable[[Spec], float]:
 
 
 @pytest.mark.parametrize(
-    ("gain", "words"),
-    [
-        (0.02, "Yes.** At ε = 0.1 it changes accuracy by +2.00 ± 0.09 on DIGITS as printed (30 pairs of runs)"),
-        (-0.02, "No.** At ε = 0.1 it changes accuracy by -2.00 ± 0.09 on DIGITS as printed (30 pairs of runs)"),
-        (0.001, "No.** At ε = 0.1 it changes accuracy by +0.10 ± 0.09 on DIGITS as printed (30 pairs of runs)"),
-    ],
+    ("gain", "answer", "figure"),
+    [(0.02, "Yes", "+2.00 ± 0.09"), (-0.02, "No", "-2.00 ± 0.09"), (0.001, "No", "+0.10 ± 0.09")],
 )
-def test_the_answer_on_dropout_has_its_standard_error(gain: float, words: str) -> None:
-    answer = dropout_answer(runs(gains(gain)), [DIGITS_100])
-    assert answer.startswith(f"**Does dropout help at low ε? {words} against the paper's method without dropout")
+def test_the_answer_on_dropout_has_an_error(gain: float, answer: str, figure: str) -> None:
+    assert dropout_answer(runs(gains(gain)), [DIGITS_100]).startswith(
+        f"**Does dropout help at low ε? {answer}.** At ε = 0.1 it changes accuracy by {figure} on "
+        "DIGITS as printed (30 pairs of runs) against the paper's method without dropout"
+    )
 
 
 def test_a_gain_on_one_data_set_is_not_one_everywhere() -> None:
-    digits, mnist = (run_specs(protocol, seeds) for protocol, seeds in ((DIGITS_100, 30), (MNIST_200, 3)))
-    records = [made_up(spec, gains(0.02)(spec)) for spec in digits] + [made_up(spec, 0.5) for spec in mnist]
+    records = [made_up(spec, gains(0.02)(spec)) for spec in run_specs(DIGITS_100, 30)]
+    records += [made_up(spec, 0.5) for spec in run_specs(MNIST_200, 3)]
     assert "Not everywhere." in dropout_answer(Results(records, {}), [DIGITS_100, MNIST_200])
 
 
@@ -96,11 +98,10 @@ def test_the_answer_is_that_of_the_comparison_with_the_same_noise() -> None:
         *cell_specs(DIGITS_100, "Abadi et al.", Variant.AS_PRINTED, 0.1, {}, 30),
     ]
     better_than_svi = {"DPVD-zCDP": 0.5, "Abadi et al.": 0.5, "SVI-zCDP": 0.3}
-    answer = dropout_answer(
-        Results([made_up(spec, better_than_svi[spec.method]) for spec in with_abadi], {}), [DIGITS_100]
-    )
+    records = [made_up(spec, better_than_svi[spec.method]) for spec in with_abadi]
+    answer = dropout_answer(Results(records, {}), [DIGITS_100])
     assert "? No.** At ε = 0.1 it changes accuracy by +0.00 ± 0.00 on DIGITS as printed" in answer
-    assert "and by +20.00 ± 0.00 on DIGITS as printed (30 pairs of runs) against the paper's method" in answer
+    assert "and by +20.00 ± 0.00 on DIGITS as printed (30 pairs of runs) against the" in answer
 
 
 def test_an_answer_from_single_runs_says_that_its_error_is_assumed() -> None:
@@ -110,14 +111,14 @@ def test_an_answer_from_single_runs_says_that_its_error_is_assumed() -> None:
 
 
 def test_a_short_protocol_is_not_on_the_first_screen() -> None:
-    results = runs(gains(0.02))
-    table = summary_table(judge(results, CLAIMS, [DIGITS_100, MNIST_10]), CLAIMS, [DIGITS_100, MNIST_10])
+    protocols = [DIGITS_100, MNIST_10]
+    table = summary_table(judge(runs(gains(0.02)), CLAIMS, protocols), CLAIMS, protocols)
     assert table.header == ("claim", "verdict", "DIGITS", "reason")
     assert "mnist-10" not in table.note
 
 
 @pytest.mark.parametrize(("gain", "shown"), [(0.02, True), (-0.02, False)])
-def test_a_reason_stands_only_beside_the_verdict_it_was_written_for(gain: float, shown: bool) -> None:
+def test_a_reason_stands_only_beside_the_verdict_it_is_for(gain: float, shown: bool) -> None:
     (claim,) = [claim for claim in CLAIMS.sentences if claim.id == "dropout-helps"]
     written = replace(claim, reason="because of dropout", reason_for="reproduced")
     claims = replace(CLAIMS, sentences=(written,))

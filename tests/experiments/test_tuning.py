@@ -16,7 +16,7 @@ LONG = TuningCell("mnist-200", "DPVD-zCDP", 1.0)
 
 
 def scored(*accuracies: float) -> Scores:
-    return {spec.hash: accuracy for spec, accuracy in zip(trials(CELL, {}), accuracies, strict=True)}
+    return dict(zip((spec.hash for spec in trials(CELL, {})), accuracies, strict=True))
 
 
 def searched(best_rate: float, best_gamma: float, cell: TuningCell = SEARCHED) -> dict[str, float]:
@@ -37,7 +37,8 @@ def _accuracy(spec: Spec, best_rate: float, best_gamma: float) -> float:
 def test_trials_are_measured_on_training_data() -> None:
     found = trials(CELL, {})
     assert {spec.part for spec in found} == {Part.HELD_OUT}
-    assert [(spec.learning_rate, spec.gamma) for spec in found] == [(0.01, 0.0), (0.1, 0.0), (1.0, 0.0)]
+    assert [spec.learning_rate for spec in found] == [0.01, 0.1, 1.0]
+    assert {spec.gamma for spec in found} == {0.0}
 
 
 def test_the_best_trial_is_chosen_and_all_are_kept(tmp_path) -> None:
@@ -91,11 +92,12 @@ def test_a_long_protocol_takes_the_choice_of_the_short_one() -> None:
 
 
 @pytest.mark.parametrize(("behind", "gamma"), [(0.003, 0.0), (0.005, 0.5)])
-def test_of_trials_that_cannot_be_told_apart_the_slowest_decay_is_carried(behind: float, gamma: float) -> None:
+def test_the_slowest_decay_close_to_the_best_is_carried(behind: float, gamma: float) -> None:
     """An accuracy of 0.9 on 6,000 held-out images has a standard error of 0.0039."""
     scores = searched(0.3, 0.5)
     best = max(scores, key=lambda name: scores[name])
-    (slower,) = [spec for spec in trials(SEARCHED, {}) if (spec.learning_rate, spec.gamma) == (0.1, 0.0)]
+    grid = trials(SEARCHED, {})
+    (slower,) = [spec for spec in grid if (spec.learning_rate, spec.gamma) == (0.1, 0.0)]
     scores |= {best: 0.9, slower.hash: 0.9 - behind}
     assert choose(LONG, scores).gamma == gamma
 
@@ -109,7 +111,8 @@ def test_a_rate_is_carried_over_so_that_all_steps_leave_the_same_noise(gamma: fl
 
 def noise_left(rate: float, gamma: float, epochs: int) -> float:
     """z times the root of the sum of squared learning rates, step by step."""
-    plan = PrivacyPlan(examples=60_000, batch_size=600, epochs=float(epochs)).calibrate(0.1, 1e-5, "zcdp")
+    plan = PrivacyPlan(examples=60_000, batch_size=600, epochs=float(epochs))
+    plan = plan.calibrate(0.1, 1e-5, "zcdp")
     assert plan.noise_multiplier is not None
     steps = [rate / (1 + step // 100) ** gamma for step in range(plan.steps)]
     return plan.noise_multiplier * sum(step**2 for step in steps) ** 0.5
@@ -130,5 +133,5 @@ def test_a_choice_that_was_made_for_other_settings_is_refused(tmp_path) -> None:
     values = choose(CELL, scored(0.2, 0.8, 0.5)).to_dict()
     values["trials"][1]["spec"] = "0" * 64
     (tmp_path / "old.json").write_text(json.dumps(values))
-    with pytest.raises(DpvdError, match="other settings"):
+    with pytest.raises(DpvdError, match="trials of other settings"):
         TuningStore(tmp_path).choices()

@@ -14,7 +14,7 @@ __all__ = ["carried_rate"]
 def carried_rate(
     method: str, epsilon: float | None, rate: float, gamma: float, short: Protocol, long: Protocol
 ) -> float:
-    r"""η₀ of the long run at which all of its steps leave as much noise on a weight as those of the short run.
+    """η₀ at which all steps of a long run leave as much noise on a weight as those of a short one.
 
     A step leaves noise of η zΔ/S, with η = η₀/t^γ in epoch t; all steps of E epochs leave
 
@@ -24,13 +24,14 @@ def carried_rate(
 
         η₀(E) = η₀(e) · z(e)/z(E) · √(Σ_(t ≤ e) t^(-2γ) / Σ_(t ≤ E) t^(-2γ))
 
-    Edge cases: without privacy there is no noise to keep, and the rate stays. The result is rounded to two digits:
-        the rule is no finer than that.
+    Edge cases: without privacy there is no noise to keep, and the rate stays. The result is rounded
+        to two digits: the rule is no finer than that.
 
     Args:
         method, epsilon: what calibrates the noise, and for which budget.
         rate, gamma: η₀ and γ that were chosen.
-        short, long: the protocol of the choice, and the one that it is for; of the same data and batch size.
+        short, long: the protocol of the choice, and the one that it is for; both of the same data
+            and batch size.
     """
     if epsilon is None:
         return rate
@@ -46,7 +47,9 @@ def _squares(epochs: int, gamma: float) -> float:
 @cache
 def _multiplier(method: str, epsilon: float, protocol: Protocol) -> float:
     plan = PrivacyPlan(
-        examples=EXAMPLES[protocol.dataset], batch_size=protocol.batch_size, epochs=float(protocol.epochs)
+        examples=EXAMPLES[protocol.dataset],
+        batch_size=protocol.batch_size,
+        epochs=float(protocol.epochs),
     )
     accountant = METHODS[method].accountant
     assert accountant is not None

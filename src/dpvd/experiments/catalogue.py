@@ -77,8 +77,8 @@ SWEPT = "DPVD-zCDP"
 """The method of Fig. 5."""
 CLOSE_METHODS = ("DPVD-zCDP", "SVI-zCDP", "Abadi et al.")
 CLOSE_BUDGETS = (1.0, 0.1)
-"""The cells between which the paper sees small differences. They are named here, before they are run: whoever adds
-seeds until a verdict appears finds one."""
+"""The cells between which the paper sees small differences, and which get more seeds. They are
+named here, before they are run: whoever adds seeds until a verdict appears finds one."""
 
 
 class Experiment(StrEnum):

@@ -38,7 +38,8 @@ class PublishedNoise:
 class Claim:
     """A sentence of the paper, the check that judges it and what the check takes.
 
-    ``reason`` says why the verdict ``reason_for`` comes out; it is written by hand, for that verdict only.
+    ``reason`` says why the verdict ``reason_for`` comes out. It is written by hand, for that
+    verdict only.
     """
 
     id: str

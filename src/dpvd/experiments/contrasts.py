@@ -1,7 +1,7 @@
 """Differences of mean accuracies, and how far they can be trusted.
 
-Runs with the same seed start from the same weights, see the same batches and the same noise, whatever
-the method: differences are taken seed by seed, and what the seed did to both drops out.
+Runs with the same seed start from the same weights and see the same batches; most see the same
+noise. Differences are taken seed by seed, and what the seed did to both drops out.
 """
 
 import math
@@ -41,8 +41,9 @@ class Contrast:
 def contrast(plus: Sequence[Summary], minus: Sequence[Summary]) -> Contrast | None:
     """The sum of some cells' accuracies less that of others, over the seeds that all of them have.
 
-    From three seeds on, the error is that of the mean of the seeds' own differences, and the interval Student's. Below
-    that no spread can be estimated, and each cell is taken to have the one of ``assumed_spread``.
+    From three seeds on, the error is that of the mean of the seeds' own differences, and the
+    interval Student's. Below that no spread can be estimated, and each cell is taken to have the
+    one of ``assumed_spread``.
 
     Edge cases: None if no seed is common to all.
 
@@ -54,9 +55,10 @@ def contrast(plus: Sequence[Summary], minus: Sequence[Summary]) -> Contrast | No
     common = sorted(set.intersection(*(set(each) for each in accuracies)))
     if not common:
         return None
-    differences = [
-        math.fsum(sign * each[seed] for sign, each in zip(signs, accuracies, strict=True)) for seed in common
-    ]
+    differences = []
+    for seed in common:
+        signed = [sign * each[seed] for sign, each in zip(signs, accuracies, strict=True)]
+        differences.append(math.fsum(signed))
     if len(common) >= FEWEST:
         spread = stdev(differences)
     else:
@@ -68,8 +70,8 @@ def contrast(plus: Sequence[Summary], minus: Sequence[Summary]) -> Contrast | No
 def assumed_spread(cell: Summary) -> float:
     """Standard deviation over seeds that a cell with too few runs is taken to have, from its mean.
 
-    A tenth of the error rate, and the sampling error of the test set: more than any cell with three runs or more has
-    shown.
+    A tenth of the error rate, and the sampling error of the test set: more than any cell with three
+    runs or more has shown.
 
     >>> round(assumed_spread(Summary(0.9, None, 1, 10_000, 1.0, ())), 4)
     0.013
@@ -78,7 +80,9 @@ def assumed_spread(cell: Summary) -> float:
 
 
 def half_width(error: float, runs: int) -> float:
-    """Of the 95 % interval of a mean of so many runs: Student's, or the normal one if the spread was assumed.
+    """Of the 95 % interval of a mean of so many runs.
+
+    Student's; the normal one where so few runs say that the spread was assumed.
 
     >>> [round(half_width(1.0, runs), 2) for runs in (1, 3, 10, 30)]
     [1.96, 4.3, 2.26, 2.05]

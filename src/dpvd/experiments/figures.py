@@ -116,12 +116,13 @@ def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -
 
 
 def _has_curve(results: Results, protocol: Protocol, epsilon: float) -> bool:
-    """Whether a method of the paper has been run at a budget: ordinary training alone is no comparison."""
-    return any(results.cell(protocol, m, v, epsilon) is not None for m in METHOD_LINES for v in VARIANTS)
+    """Whether DPVD has been run at a budget: ordinary training alone is no comparison."""
+    cells = [results.cell(protocol, m, v, epsilon) for m in METHOD_LINES for v in VARIANTS]
+    return any(cell is not None for cell in cells)
 
 
 def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Drawing | None:
-    """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol that has been run."""
+    """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol that was run."""
     protocols = [protocol for protocol in protocols if _has_curve(results, protocol, 0.1)]
     if not protocols:
         return None
@@ -212,8 +213,9 @@ def _epochs(protocol: Protocol) -> str:
 
 def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
     """Fig. 5: one setting changed at a time, at ε = 1."""
-    if not any(len(results.sweep(protocol, variant, setting)) > 1 for variant in SWEEP_LINES for setting in SWEEPS):
-        return None  # nothing was varied, or only the protocol's own values have been run
+    sweeps = [results.sweep(protocol, v, setting) for v in SWEEP_LINES for setting in SWEEPS]
+    if all(len(points) < 2 for points in sweeps):  # at most the protocol's own value was run
+        return None
     figure, panels = grid(2, 2)
     drawn: list[Summary] = []
     own = {"hidden": protocol.hidden, "epochs": protocol.epochs, "clip_norm": 2.0, "batch_size": protocol.batch_size}

@@ -15,11 +15,11 @@ class Protocol:
         epochs, batch_size, hidden: E, S and hidden units.
         learning_rate: η₀ as printed.
         seeds: runs for each cell of Table 1 and Fig. 1, 2, 4.
-        close_seeds: the same for cells that the paper's closest comparisons are made of; 0: as the others.
+        close_seeds: the same for cells of the paper's closest comparisons; 0: as the others.
         sweep_seeds: runs for each point of Fig. 5; 0 leaves it out.
         rates, gammas: the grid from which the search for η₀ and γ starts.
-        search_on: whether the search goes on to neighbours of the best point until none of them is untried.
-        tuned_at: name of a shorter protocol whose search decides here too; empty: the protocol has its own.
+        search_on: whether the search goes on until all neighbours of its best point were tried.
+        tuned_at: name of a shorter protocol whose search decides here too; empty: it has its own.
         hidden_sweep, epochs_sweep, clip_sweep, batch_sweep: the values of Fig. 5, the protocol's own among them.
         as_in_paper: whether sizes and lengths are the paper's.
     """

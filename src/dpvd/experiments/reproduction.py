@@ -80,7 +80,8 @@ def reproduce(
     cells = [cell for protocol in protocols for cell in tuning_cells(experiment, protocol)]
     undecided = [cell for cell in cells if _is_open(cell, folder)]
     first = _trials(undecided, folder)
-    for name in sorted({spec.dataset for spec, _ in [*first, *_runs(experiment, protocols, folder)]}):
+    known = [*first, *_runs(experiment, protocols, folder)]
+    for name in sorted({spec.dataset for spec, _ in known}):
         load(name, data_dir)  # better now than after hours
     # Runs that wait for a choice are known in number and length, not yet in learning rate: count others in their place.
     waiting = _runs(experiment, protocols, folder, assumed=undecided)
@@ -105,7 +106,8 @@ def _is_open(cell: TuningCell, folder: Folder) -> bool:
 
 def _scores(folder: Folder) -> dict[str, float]:
     """Of all trials: those that have a record here, and those that choices were made from."""
-    return folder.tuning.scores() | {record.hash: record.accuracy for record in folder.trials.read_all()}
+    recorded = {record.hash: record.accuracy for record in folder.trials.read_all()}
+    return folder.tuning.scores() | recorded
 
 
 def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
@@ -125,7 +127,7 @@ def _runs(
 
 
 def _seed_by_seed(jobs: list[Job]) -> list[Job]:
-    """The first seed of everything, then the second: a reproduction that is stopped has whole tables."""
+    """The first seed of everything, then the second: whoever stops has whole tables."""
     return sorted(jobs, key=lambda job: job[0].seed)
 
 

@@ -1,4 +1,7 @@
-"""What becomes of the paper, on one screen: a verdict and a reason for each claim, and the answer on dropout."""
+"""What becomes of the paper, on one screen.
+
+A verdict and a reason for each claim, and the answer on dropout.
+"""
 
 from collections.abc import Sequence
 
@@ -20,57 +23,69 @@ WITHOUT = {
 }
 BEST_FIRST = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.NOT_REPRODUCED)
 VARIANTS = {Variant.AS_PRINTED: "as printed", Variant.TUNED: "tuned"}
+NOTE = (
+    "Verdict: the better one of *as printed* and *tuned* on each data set, and of the data sets "
+    "the worse one; a data set whose runs are not complete does not count where another's are."
+)
+NUMBERS_REASON = "most ask for more than the noise of a valid guarantee leaves: Table 1 below"
 
 
-def summary_table(judgements: Sequence[Judgement], claims: Claims, protocols: Sequence[Protocol]) -> Table:
-    """One row for each sentence of the paper, one for its noise levels, one for its accuracies; best news first.
+def summary_table(
+    judgements: Sequence[Judgement],
+    claims: Claims,
+    protocols: Sequence[Protocol],
+) -> Table:
+    """One row for each sentence of the paper, one for its noise levels, one for its accuracies.
 
-    Guarantees: a reason that was written for one verdict is not shown beside another; then the comparison that decided
-        stands there instead.
+    The best news comes first.
+
+    Guarantees: a reason that was written for one verdict is not shown beside another; then the
+        comparison that decided stands there instead.
     """
     shown = _at_the_papers_length(protocols)
-    of_paper = [j for j in judgements if j.protocol in {p.name for p in shown} | {""}]
+    names = {protocol.name for protocol in shown}
+    at_length = [j for j in judgements if j.protocol in names]
     rows = []
     for claim in claims.sentences:
-        found = [j for j in of_paper if j.claim == claim.text]
+        found = [j for j in at_length if j.claim == claim.text]
         verdict = overall(found)
         if verdict is not None:
             reason = claim.reason if claim.reason_for == verdict else _deciding(found, verdict)
             rows.append((claim.text, str(verdict), *_by_data_set(found, shown), reason))
     rows.append(_noise_row([j for j in judgements if j.published and not j.is_accuracy], shown))
-    rows.append(_numbers_row([j for j in of_paper if j.is_accuracy], shown))
-    rows.sort(key=lambda row: [str(verdict) for verdict in BEST_FIRST].index(row[1]))
-    data_sets = tuple(p.dataset.upper() for p in shown)
-    note = (
-        "Verdict: the better one of *as printed* and *tuned* on each data set, and of the data sets the worse one; a "
-        "data set whose runs are not complete does not count where another's are. "
-        + "; ".join(p.words for p in shown)
-        + "."
+    rows.append(_numbers_row([j for j in at_length if j.is_accuracy], shown))
+    order = [str(verdict) for verdict in BEST_FIRST]
+    rows.sort(key=lambda row: order.index(row[1]))
+    return Table(
+        name="summary",
+        title="What becomes of the paper",
+        note=f"{NOTE} {'; '.join(protocol.words for protocol in shown)}.",
+        header=("claim", "verdict", *(protocol.dataset.upper() for protocol in shown), "reason"),
+        rows=tuple(rows),
     )
-    return Table("summary", "What becomes of the paper", note, ("claim", "verdict", *data_sets, "reason"), tuple(rows))
 
 
 def overall(found: Sequence[Judgement]) -> Verdict | None:
-    """The better verdict of the variants, the worse one of the protocols; None if no protocol can speak to a claim.
+    """The better verdict of the variants, the worse one of the protocols.
 
-    Edge cases: what has not been run counts only where nothing else was: a variant beside the other, a protocol that
-        lacks a variant beside one that has both.
+    Edge cases: None if no protocol can speak to the claim. What has not been run counts only where
+        nothing else was: a variant beside the other, a protocol that lacks a variant beside one
+        that has both.
     """
     by_protocol: dict[str, list[Judgement]] = {}
     for judgement in found:
         by_protocol.setdefault(judgement.protocol, []).append(judgement)
-    best = {name: _best(group) for name, group in by_protocol.items()}
-    complete = {name for name, group in by_protocol.items() if all(_is_decided_or_run(j) for j in group)}
-    counted = [verdict for name, verdict in best.items() if name in complete or not complete]
+    complete = [group for group in by_protocol.values() if all(map(_is_decided_or_run, group))]
+    counted = [_best(group) for group in complete or by_protocol.values()]
     return max(counted, key=BEST_FIRST.index, default=None)
 
 
 def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
     """Whether dropout helps at the lowest budget, in one sentence with its standard errors.
 
-    It is compared with plain private training first, whose runs have the same weights, batches and noise seed by seed:
-    what differs is dropout alone, and the error is small. The answer is that of this comparison. Then with the paper's
-    method without dropout, whose noise is another.
+    It is compared with plain private training first, whose runs have the same weights, batches and
+    noise seed by seed: what differs is dropout alone, and the error is small. The answer is that of
+    this comparison. Then with the paper's method without dropout, whose noise is another.
     """
     shown = _at_the_papers_length(protocols)
     gains = {other: _gains(results, shown, other) for other in WITHOUT}
@@ -85,14 +100,20 @@ def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
     )
 
 
-def _gains(results: Results, protocols: Sequence[Protocol], other: str) -> list[tuple[Contrast, str]]:
+def _gains(
+    results: Results,
+    protocols: Sequence[Protocol],
+    other: str,
+) -> list[tuple[Contrast, str]]:
     """What dropout gains over another method, and where."""
     found = []
     for protocol in protocols:
         for variant, words in VARIANTS.items():
             with_dropout = results.cell(protocol, WITH_DROPOUT, variant, LOWEST)
             without = results.cell(protocol, other, variant, LOWEST)
-            gain = None if with_dropout is None or without is None else contrast([with_dropout], [without])
+            if with_dropout is None or without is None:
+                continue
+            gain = contrast([with_dropout], [without])
             if gain is not None:
                 found.append((gain, f"{protocol.dataset.upper()} {words}"))
     return found
@@ -134,25 +155,29 @@ def _best(group: Sequence[Judgement]) -> Verdict:
 
 
 def _is_decided_or_run(judgement: Judgement) -> bool:
-    """Whether more runs of other cells could not change the verdict: it is decided, or all were run."""
+    """Whether no run is missing that could still decide."""
     finding = judgement.finding
     return finding.verdict is not Verdict.INCONCLUSIVE or NOT_RUN not in finding.reason
 
 
 def _deciding(found: Sequence[Judgement], verdict: Verdict) -> str:
     """The reason of the first judgement with this verdict."""
-    reasons = [f"{j.protocol}, {j.variant}: {j.finding.reason}" for j in found if j.finding.verdict is verdict]
-    return reasons[0] if reasons else ""
+    for judgement in found:
+        if judgement.finding.verdict is verdict:
+            return f"{judgement.protocol}, {judgement.variant}: {judgement.finding.reason}"
+    return ""
 
 
 def _by_data_set(found: Sequence[Judgement], shown: Sequence[Protocol]) -> list[str]:
-    """For each protocol the verdicts of its variants, or what there is instead."""
+    """For each protocol the verdicts of its variants, once where they agree."""
     cells = []
     for protocol in shown:
-        of = [j for j in found if j.protocol == protocol.name]
-        words = {_word(j) for j in of}
-        apart = "; ".join(f"{VARIANTS[Variant(j.variant)]}: {_word(j)}" for j in of)
-        cells.append(words.pop() if len(words) == 1 else apart or "–")
+        words = {j.variant: _word(j) for j in found if j.protocol == protocol.name}
+        if len(set(words.values())) == 1:
+            cells.append(next(iter(words.values())))
+        else:
+            each = [f"{VARIANTS[Variant(variant)]}: {word}" for variant, word in words.items()]
+            cells.append("; ".join(each) or "–")
     return cells
 
 
@@ -162,23 +187,25 @@ def _word(judgement: Judgement) -> str:
 
 def _noise_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
     """The published σ, together."""
-    held = [j for j in found if j.finding.verdict is Verdict.REPRODUCED]
-    verdict = Verdict.REPRODUCED if len(held) == len(found) else Verdict.NOT_REPRODUCED
-    wrong = [f"{j.claim}: {j.finding.figure}" for j in found if j not in held]
+    missed = [j for j in found if j.finding.verdict is not Verdict.REPRODUCED]
+    verdict = Verdict.NOT_REPRODUCED if missed else Verdict.REPRODUCED
     cells = [_count([j for j in found if p.dataset.upper() in j.claim]) for p in shown]
-    return ("The published σ keep ε = 1.", str(verdict), *cells, "; ".join(wrong) or "each of them does")
+    reason = "; ".join(f"{j.claim}: {j.finding.figure}" for j in missed) or "each of them does"
+    return ("The published σ keep ε = 1.", str(verdict), *cells, reason)
 
 
 def _numbers_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
-    """The printed accuracies, together, in the better one of the variants that are the paper's."""
+    """The printed accuracies, together, by the methods that they are printed for."""
     cells = []
     for protocol in shown:
-        of = [j for j in found if j.protocol == protocol.name and j.variant in [str(v) for v in VARIANTS]]
-        cells.append("; ".join(f"{VARIANTS[v]}: {_count([j for j in of if j.variant == v])}" for v in VARIANTS))
-    missed = [j for j in found if j.finding.verdict is Verdict.NOT_REPRODUCED]
+        words = []
+        for variant, name in VARIANTS.items():
+            of = [j for j in found if (j.protocol, j.variant) == (protocol.name, variant)]
+            words.append(f"{name}: {_count(of)}")
+        cells.append("; ".join(words))
+    missed = any(j.finding.verdict is Verdict.NOT_REPRODUCED for j in found)
     verdict = Verdict.NOT_REPRODUCED if missed else Verdict.INCONCLUSIVE
-    reason = "most ask for more than the noise of a valid guarantee leaves: Table 1 below"
-    return ("The printed accuracies.", str(verdict), *cells, reason)
+    return ("The printed accuracies.", str(verdict), *cells, NUMBERS_REASON)
 
 
 def _count(found: Sequence[Judgement]) -> str:

@@ -29,10 +29,10 @@ __all__ = [
 
 BESIDE_OURS = "DPVD-zCDP"  # whose published values methods of ours are held to
 CARRIED = (
-    "Where trials were run at a shorter protocol, the held-out accuracy is that of the best one there; γ is the "
-    "smallest of those within a standard error of it, and its η₀ is carried over: all steps of the long run leave as "
-    "much noise on a weight as those of the short one. At the edge: the best η₀ is the smallest or largest that was "
-    "tried."
+    "Where trials were run at a shorter protocol, the held-out accuracy is that of the best one "
+    "there; γ is the smallest of those within a standard error of it, and its η₀ is carried over: "
+    "all steps of the long run leave as much noise on a weight as those of the short one. At the "
+    "edge: the best η₀ is the smallest or largest that was tried."
 )
 BELOW = "↓"
 """Ends a cell of Table 1 whose mean is below the published value."""
@@ -96,11 +96,11 @@ def claims_table(judgements: Sequence[Judgement]) -> Table:
     )
     header = ("claim", "where", "protocol", "variant", "verdict", "ours", "reason")
     note = (
-        "A comparison is decided if the 95 % interval of the difference of means, taken seed by seed, leaves out "
-        "zero; otherwise it is inconclusive. A cell with one or two runs is taken to have a standard deviation of "
-        "a tenth of its error rate plus the sampling error of the test set, more than any with three or more has "
-        "shown. A claim of several comparisons is reproduced if all are, and not reproduced if one is not. Figures in "
-        "points of accuracy."
+        "A comparison is decided if the 95 % interval of the difference of means, taken seed by "
+        "seed, leaves out zero; otherwise it is inconclusive. A cell with one or two runs is taken "
+        "to have a standard deviation of a tenth of its error rate plus the sampling error of the "
+        "test set, more than any with three or more has shown. A claim of several comparisons is "
+        "reproduced if all are, and not reproduced if one is not. Figures in points of accuracy."
     )
     return Table("claims", "What the paper says, and whether it is reproduced", note, header, rows)
 
@@ -123,11 +123,13 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
     )
     header = ("accuracy of", "where", "protocol", "variant", "published", "ours", "verdict", "reason")
     note = (
-        "In per cent. A printed accuracy is reproduced unless the 95 % interval of ours, over seeds and over test sets "
-        "of this size, lies below it; with one or two runs it takes ours not to be below at all. Recipe: what the "
-        "paper prints for DPVD-zCDP against DPVD-PLD by our default rule."
+        "In per cent. A printed accuracy is reproduced unless the 95 % interval of ours, over "
+        "seeds and over test sets of this size, lies below it; with one or two runs it takes ours "
+        "not to be below at all. Recipe: what the paper prints for DPVD-zCDP against DPVD-PLD by "
+        "our default rule."
     )
-    return Table("numbers", "Every printed accuracy, and whether it is reproduced", note, header, rows)
+    title = "Every printed accuracy, and whether it is reproduced"
+    return Table("numbers", title, note, header, rows)
 
 
 def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Table:
@@ -148,7 +150,8 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Ta
         for tuning in tunings
         if tuning.cell.protocol in names
     )
-    header = ("protocol", "method", "ε", "η₀", "γ", "held-out accuracy", "trials", "run at", "at the edge")
+    settings = ("protocol", "method", "ε", "η₀", "γ")
+    header = (*settings, "held-out accuracy", "trials", "run at", "at the edge")
     costs = dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names)
     note = " ".join([*costs, CARRIED])
     return Table("tuning", "Learning rates and decays chosen on a tenth of the training data", note, header, rows)

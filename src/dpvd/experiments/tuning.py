@@ -43,7 +43,7 @@ Scores = Mapping[str, float]
 
 @dataclass(frozen=True)
 class Trial:
-    """One point that was tried, its accuracy on the held-out tenth and the hash of the spec that was run for it."""
+    """One point that was tried, its accuracy on the held-out tenth and the hash of its spec."""
 
     learning_rate: float
     gamma: float
@@ -57,9 +57,10 @@ class Tuning:
 
     Args:
         cell: protocol, method and budget.
-        learning_rate, gamma: the choice. Where a shorter protocol's search decides, the slowest decay of those that
-            cannot be told from the best, and its η₀ carried over to this length.
-        at_edge: whether the best η₀ is the smallest or largest that was tried: a better one may lie beyond.
+        learning_rate, gamma: the choice. Where a shorter protocol's search decides, the slowest
+            decay of those that cannot be told from the best, and its η₀ carried over.
+        at_edge: whether the best η₀ is the smallest or largest that was tried, so that a better one
+            may lie beyond.
         trials: every point.
         cost: what the search costs in privacy, in words.
     """
@@ -74,7 +75,7 @@ class Tuning:
     @property
     def best(self) -> Trial:
         """The most accurate trial; of equals, the one with the smallest steps."""
-        return max(self.trials, key=lambda trial: (trial.accuracy, -trial.learning_rate, trial.gamma))
+        return max(self.trials, key=lambda t: (t.accuracy, -t.learning_rate, t.gamma))
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"trials": [asdict(trial) for trial in self.trials]}
@@ -84,8 +85,8 @@ class Tuning:
         """Read what ``to_dict`` wrote.
 
         Raises:
-            DpvdError: if a field is missing or unknown, or trials are not those that the cell asks for today: a
-                choice that was made for other settings is never taken for one that was made for these.
+            DpvdError: if a field is missing or unknown, or trials are not those that the cell asks
+                for today: a choice that was made for other settings is not one for these.
         """
         known = {f.name for f in fields(cls)}
         if not isinstance(values, Mapping) or set(values) != known:
@@ -93,18 +94,18 @@ class Tuning:
         made = tuple(Trial(**trial) for trial in values["trials"])
         tuning = cls(**{**values, "cell": TuningCell(**values["cell"]), "trials": made})
         if any(_trial(tuning.cell, (t.learning_rate, t.gamma)).hash != t.spec for t in made):
-            raise DpvdError("its trials were run for other settings: delete it, and it will be made again")
+            raise DpvdError("trials of other settings: delete it, and it will be made again")
         return tuning
 
 
 def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
-    """The specs that must be run before something can be chosen for a cell, given what has been run.
+    """The specs that must be run next before something can be chosen for a cell.
 
-    Guarantees: what is asked for depends on the scores alone; where nothing is missing the list is empty.
+    Guarantees: what is asked for depends on the scores alone, and is empty once the search is over.
     """
     protocol = _searched(cell)
-    points = [(rate, gamma) for rate in protocol.rates for gamma in protocol.gammas]
-    missing = [spec for spec in (_trial(cell, point) for point in points) if spec.hash not in scores]
+    grid = [_trial(cell, (rate, gamma)) for rate in protocol.rates for gamma in protocol.gammas]
+    missing = [spec for spec in grid if spec.hash not in scores]
     if missing or not protocol.search_on:
         return missing
     best = _tried(cell, scores)[0]
@@ -128,15 +129,16 @@ def choose(cell: TuningCell, scores: Scores) -> Tuning:
     if searched is protocol:
         return Tuning(cell, best.learning_rate, best.gamma, at_edge, tried)
     taken = _slowest_decay(tried, held_out=HELD_OUT * EXAMPLES[searched.dataset])
-    rate = carried_rate(cell.method, cell.epsilon, taken.learning_rate, taken.gamma, searched, protocol)
-    return Tuning(cell, rate, taken.gamma, at_edge, tried)
+    rate, gamma = taken.learning_rate, taken.gamma
+    carried = carried_rate(cell.method, cell.epsilon, rate, gamma, searched, protocol)
+    return Tuning(cell, carried, gamma, at_edge, tried)
 
 
 def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
     """Of the trials within a standard error of the best, the best with the smallest γ.
 
-    A short run hardly tells decays apart, and a long one has more use for the slower: what γ = 1 has not learnt early
-    it never learns.
+    A short run hardly tells decays apart, and a long one has more use for the slower: what γ = 1
+    has not learnt early it never learns.
     """
     best = max(trial.accuracy for trial in tried)
     error = math.sqrt(best * (1 - best) / held_out)
@@ -176,7 +178,9 @@ def _neighbours(point: Point) -> list[Point]:
     [(0.3, 0.5), (3.0, 0.5), (1.0, 0.0), (1.0, 1.0)]
     """
     rate, gamma = point
-    return [(other, gamma) for other in _beside(rate, RATES)] + [(rate, other) for other in _beside(gamma, GAMMAS)]
+    in_rate = [(other, gamma) for other in _beside(rate, RATES)]
+    in_gamma = [(rate, other) for other in _beside(gamma, GAMMAS)]
+    return in_rate + in_gamma
 
 
 def _beside(value: float, steps: tuple[float, ...]) -> list[float]:

@@ -1,7 +1,7 @@
 """Does it hold? Our figure beside each claim of the paper, and the verdict with its reason.
 
-Two means differ when the 95 % interval of their difference leaves out zero. What has not been run, or lies closer than
-that, is inconclusive.
+Two means differ when the 95 % interval of their difference leaves out zero. What has not been run,
+or lies closer than that, is inconclusive.
 """
 
 import math
@@ -132,7 +132,9 @@ def _reaches(ours: Summary | None, published: float) -> Finding:
 
 def _reach_with_test_set(ours: Summary) -> float:
     """Half-width of the 95 % interval of a mean, over seeds and over test sets of this size."""
-    spread = ours.spread if ours.spread is not None and ours.runs >= FEWEST else assumed_spread(ours)
+    spread = ours.spread
+    if spread is None or ours.runs < FEWEST:
+        spread = assumed_spread(ours)
     over_seeds = half_width(spread / math.sqrt(ours.runs), ours.runs)
     over_test_sets = OF_A_NORMAL * math.sqrt(ours.mean * (1 - ours.mean) / ours.examples)
     return math.hypot(over_seeds, over_test_sets)
@@ -183,9 +185,8 @@ def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> 
     if len(known) < len(BUDGETS):
         return _not_run()
     gains = [contrast([ours], [theirs]) for ours, theirs in known]
-    figure = ", ".join(
-        f"{_points(gain.value)} at {budget:g}" for budget, gain in zip(BUDGETS, gains, strict=True) if gain is not None
-    )
+    by_budget = zip(BUDGETS, gains, strict=True)
+    figure = ", ".join(f"{_points_of(gain)} at {budget:g}" for budget, gain in by_budget)
     ours, theirs = known[-1]
     findings = [_over(f"{_points_of(gains[-1])} at the lowest", gains[-1])]
     for budget, (ours_there, theirs_there) in zip(BUDGETS, known[:-1], strict=False):
@@ -205,8 +206,10 @@ def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -
         gap = _gap(evidence.cell(NP, None), evidence.cell(method, budget))
         if gap is None:
             return _not_run()
-        words = f"{100 * gap.value:.1f} points below NP at ε = {budget:g}, printed {100 * (plain - private):.1f}"
-        findings.append(_verdict(words, plain - private - gap.value, gap))
+        printed = plain - private
+        below = f"{100 * gap.value:.1f} points below NP at ε = {budget:g}"
+        words = f"{below}, printed {100 * printed:.1f}"
+        findings.append(_verdict(words, printed - gap.value, gap))
     return _all(findings)
 
 
@@ -237,7 +240,8 @@ def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> 
     inside = {v: s for v, s in points.items() if low <= v <= high}
     outside = {v: s for v, s in points.items() if not low <= v <= high}
     if not inside or not outside:
-        return Finding(Verdict.INCONCLUSIVE, _listed(points), f"not run on both sides of the range {low:g} to {high:g}")
+        reason = f"{NOT_RUN} on both sides of the range {low:g} to {high:g}"
+        return Finding(Verdict.INCONCLUSIVE, _listed(points), reason)
     best, rival = (max(part, key=lambda v: part[v].mean) for part in (inside, outside))
     finding = _compare(f"{best:g} over {rival:g}", inside[best], outside[rival])
     return Finding(finding.verdict, _listed(points), finding.reason)
