@@ -8,7 +8,7 @@ def test_the_noise_figure_needs_no_run(tmp_path) -> None:
     assert done.code == 0, done
     assert (done.json["run"], done.json["records"]) == (0, 0)
     assert done.json["page"] == str(tmp_path / "reproduction.html")
-    assert done.json["verdicts"]["fails"] == 1  # a published σ that does not keep its ε
+    assert done.json["verdicts"]["not reproduced"] == 1  # a published σ that does not keep its ε
     assert (tmp_path / "figures" / "fig3.png").is_file()
     assert (tmp_path / "tables" / "claims.tex").is_file()
 
