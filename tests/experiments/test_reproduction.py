@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,20 @@ def test_a_second_start_runs_nothing(tmp_path) -> None:
     tuned = {t.cell: (t.learning_rate, t.gamma) for t in folder.tuning.read_all()}
     assert len(tuned) == 3
     assert len(folder.records_of([TINY])) == 12
+
+
+def test_a_search_that_goes_on_is_counted(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From one point the search has to try its neighbours at least."""
+    searching = replace(TINY, rates=(0.1,), gammas=(0.5,), search_on=True, seeds=1)
+    monkeypatch.setitem(PROTOCOLS, TINY.name, searching)
+    seen: list[Status] = []
+    folder = Folder(tmp_path)
+    run = reproduce(Experiment.FIG4, [searching], folder, on_progress=seen.append)
+    tried = [len(tuning.trials) for tuning in folder.tuning.read_all()]
+    assert min(tried) >= 5
+    assert run == sum(tried) + 3 * 2  # two variants of three methods
+    assert (seen[-1].runs, seen[-1].of) == (run, run)
+    assert seen[-1].done == pytest.approx(seen[-1].total)
 
 
 def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path) -> None:

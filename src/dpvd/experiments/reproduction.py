@@ -86,17 +86,17 @@ def reproduce(
     # Runs that wait for a choice are known in number and length, not yet in learning rate: count others in their place.
     waiting = _runs(experiment, protocols, folder, assumed=undecided)
     bar = _Bar([*first, *waiting], on_progress)
-    run = 0
-    while jobs := _trials(undecided, folder):  # what is best of the first may ask for more
+    jobs = first
+    while jobs:
         for spec in run_all(jobs, processes, data_dir):
             bar.advance(cost(spec))
-            run += 1
+        jobs = _trials(undecided, folder)  # the best so far may ask for its neighbours
+        bar.expect(jobs)
     for cell in undecided:
         folder.tuning.write(choose(cell, _scores(folder)))
     for spec in run_all(_seed_by_seed(_runs(experiment, protocols, folder)), processes, data_dir):
         bar.advance(cost(spec))
-        run += 1
-    return run
+    return bar.runs
 
 
 def _is_open(cell: TuningCell, folder: Folder) -> bool:
@@ -135,14 +135,24 @@ class _Bar:
     """Adds up what has been done."""
 
     def __init__(self, jobs: Sequence[Job], on_progress: Callable[[Status], None]) -> None:
-        self._total, self._of = sum(cost(spec) for spec, _ in jobs), len(jobs)
-        self._done, self._runs = 0.0, 0
+        self.runs = 0
+        self._of = 0
+        self._done = 0.0
+        self._total = 0.0
         self._on_progress = on_progress
-        on_progress(self._status())
+        self.expect(jobs)
+
+    def expect(self, jobs: Sequence[Job]) -> None:
+        """Count what has to be done as well."""
+        self._of += len(jobs)
+        self._total += sum(cost(spec) for spec, _ in jobs)
+        self._on_progress(self._status())
 
     def advance(self, units: float) -> None:
-        self._done, self._runs = self._done + units, self._runs + 1
+        """Count one spec as done."""
+        self.runs += 1
+        self._done += units
         self._on_progress(self._status())
 
     def _status(self) -> Status:
-        return Status(self._done, self._total, self._runs, self._of)
+        return Status(self._done, self._total, self.runs, self._of)
