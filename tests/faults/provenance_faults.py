@@ -131,7 +131,7 @@ MEMORY = [
     Fault(
         "other plans on the same model left out",
         ACCOUNT,
-        {"        if not counted:\n": "        if True:\n"},
+        {"self._jointly(own, counted) if counted else own": "own"},
         TEST_PROVENANCE + "TestAccountOfTheModel::test_another_plan_on_the_same_model_is_added_up",
     ),
     Fault(
@@ -170,7 +170,7 @@ WORDS = [
     Fault(
         "changes by other code not noticed",
         ACCOUNT,
-        {"return _versions(parameters) != vars(self._model).get(_WRITES)": "return False"},
+        {"        return known is not None and known.differ_from(self._model, self._held)\n": "        return False\n"},
         TEST_PROVENANCE + "TestForeignChanges::test_between_steps_and_after_the_last_they_are_stated",
     ),
     Fault(
