@@ -18,6 +18,12 @@ def lookup(embedding: nn.Module) -> nn.Module:
     return nn.Sequential(embedding, nn.Flatten(), nn.Linear(12, 3))
 
 
+def with_expanded_weight() -> nn.Module:
+    layer = nn.Linear(5, 3)
+    layer.weight = nn.Parameter(torch.zeros(3, 1).expand(3, 5))
+    return layer
+
+
 # A model and what is said of it: name of the module, words of the reason, words of the replacement.
 BROKEN = {
     "batch norm": (
@@ -53,6 +59,7 @@ BROKEN = {
     "lazy": (nn.Sequential(nn.LazyLinear(3)), "0", "without a shape", "Call the model once"),
     "half precision": (nn.Sequential(nn.Linear(5, 3).half()), "0", "torch.float16", "model.float"),
     "bfloat16": (nn.Sequential(nn.Linear(5, 3).bfloat16()), "0", "torch.bfloat16", "model.float"),
+    "entries that share memory": (nn.Sequential(with_expanded_weight()), "0", "share memory", "clone()"),
     "all frozen": (nn.Linear(5, 3).requires_grad_(False), "", "no trainable parameter", "requires_grad"),
 }
 

@@ -342,3 +342,36 @@ def test_scale_gradients_are_clipped_in_the_units_of_weights(generator):
     assert result.jacobian["0.log_sigma2"].max() == pytest.approx(sigma / 2)
     ratio = result.grads["0.log_sigma2"].norm() / result.grads["0.weight"].norm()
     assert ratio > 0.01
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda model, x, y: (model(x).argmax(1) != y).long(), "floating-point type, got torch.int64"),
+        (lambda model, x, y: cross_entropy(model, x, y).detach(), "does not depend on any trainable parameter"),
+    ],
+)
+@pytest.mark.parametrize("engine", Engine)
+def test_a_loss_that_cannot_be_differentiated_is_refused(loss, words, engine, generator):
+    x = torch.randn(6, 5, generator=generator)
+    batch = (x, torch.zeros(6, dtype=torch.long))
+    with pytest.raises(DpvdError, match=words):
+        clipped_grad(nn.Linear(5, 3), loss, batch, clipping=Clipping(), engine=engine)
+
+
+def test_autocast_belongs_around_the_forward_pass_alone(generator):
+    """Factors in half precision would be too coarse for the sums; so would clipping in half precision."""
+
+    def in_half_precision(model, x, y):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(x)
+        return nn.functional.cross_entropy(logits.float(), y, reduction="none")
+
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+    x = torch.randn(6, 5, generator=generator)
+    batch = (x, torch.zeros(6, dtype=torch.long))
+    ours = clipped_grad(model, in_half_precision, batch, clipping=Clipping())
+    truth = clipped_grad(model, in_half_precision, batch, clipping=Clipping(), engine="loop")
+    torch.testing.assert_close(ours.grads, truth.grads, rtol=0.02, atol=0.02)
+    with torch.autocast("cpu"), pytest.raises(DpvdError, match="put it into the loss"):
+        clipped_grad(model, cross_entropy, batch, clipping=Clipping())

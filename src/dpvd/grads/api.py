@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import choice, positive_int
+from dpvd.errors import DpvdError, choice, positive_int
 from dpvd.grads.accumulate import micro_batches
 from dpvd.grads.batches import LossFn, as_batch, batch_size
 from dpvd.grads.changes import Watched
@@ -99,6 +99,7 @@ class GradientClipper:
             DpvdError: as :func:`clipped_grad`.
         """
         tensors = as_batch(batch)
+        _refuse_autocast()
         if self._watched is not None and not self._watched.same_loss(self.loss_fn):
             self._grouping = None  # work everything out anew
         if grouping is None or grouping is not self._grouping:
@@ -174,6 +175,15 @@ def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
 def _is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
     parts = (hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
     return hasattr(loss_fn, "_torchdynamo_orig_callable") or any(parts)
+
+
+def _refuse_autocast() -> None:
+    """Raise if norms and sums would be computed in half precision, too: the sensitivity would not hold for them."""
+    if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
+        raise DpvdError(
+            "torch.autocast is on around the step, so that clipping would be in half precision too: put it into the "
+            "loss, around the forward pass of the model alone"
+        )
 
 
 def _as_written(compiled: bool) -> AbstractContextManager[Any]:

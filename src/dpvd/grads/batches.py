@@ -51,4 +51,10 @@ def per_example_losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tenso
             f"the loss must be one value per example, shape [{count}], got {got}: "
             "leave the reduction out (reduction='none'), and sum over everything but the batch"
         )
+    if not losses.is_floating_point():
+        raise DpvdError(f"the loss must be of a floating-point type, got {losses.dtype}: it is to be differentiated")
+    if not losses.requires_grad:
+        raise DpvdError(
+            "the loss does not depend on any trainable parameter: look for detach(), no_grad() or argmax() in it"
+        )
     return losses

@@ -139,6 +139,16 @@ def _sparse_gradients(module: nn.Module) -> Complaint | None:
     return None
 
 
+def _overlapping(module: nn.Module) -> Complaint | None:
+    trainable = (p for p in module.parameters(recurse=False) if p.requires_grad and not is_lazy(p))
+    if any(stride == 0 and size > 1 for p in trainable for stride, size in zip(p.stride(), p.shape, strict=True)):
+        return (
+            "trains a parameter whose entries share memory (expand): no noise can be added to them one by one",
+            "Give it memory of its own: nn.Parameter(values.clone())",
+        )
+    return None
+
+
 def _lazy(module: nn.Module) -> Complaint | None:
     if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
         return (
@@ -155,7 +165,7 @@ def _coarse_numbers(module: nn.Module) -> Complaint | None:
         return (
             f"trains parameters of type {', '.join(dtypes)}: the norms, sums and noise of the guarantee need float32 "
             "or float64",
-            "Use model.float(), with torch.autocast for the forward pass if it has to be faster",
+            "Use model.float(), with torch.autocast in the loss, around the forward pass, if it has to be faster",
         )
     return None
 
@@ -168,5 +178,6 @@ _DETECTORS: tuple[Callable[[nn.Module], Complaint | None], ...] = (
     _counts_in_batch,
     _sparse_gradients,
     _lazy,
+    _overlapping,
     _coarse_numbers,
 )

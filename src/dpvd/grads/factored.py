@@ -18,7 +18,7 @@ from dpvd.grads.clipping import Clipping
 from dpvd.grads.forms import prepare
 from dpvd.grads.groups import Grouping
 from dpvd.grads.terms import Direct, Outer, Term
-from dpvd.grads.units import Call, batch_dims, observe
+from dpvd.grads.units import Call, CannotFactor, batch_dims, observe
 from dpvd.grads.vmapped import module_gradients
 from dpvd.nn import NoiseTape
 
@@ -67,6 +67,7 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
         unit, parameters = call.unit, call.unit.parameters
         call.check_batch(grads, batch_dims(unit), count)
         call.check_unchanged()
+        _check_precision(call, grads)
         if unit.rule is not None:
             found = unit.rule(unit.module, call, *grads)
         else:
@@ -76,6 +77,13 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)
     return terms
+
+
+def _check_precision(call: Call, grads: Grads) -> None:
+    """Raise if a layer computed in half precision, as under autocast: its factors are too coarse for norms and sums."""
+    coarse = {str(grad.dtype) for grad in grads if grad is not None and grad.dtype in (torch.float16, torch.bfloat16)}
+    if coarse:
+        raise CannotFactor(f"{call.unit.name!r} computes in {', '.join(coarse)}")
 
 
 def _in_common(terms: dict[str, list[Term]]) -> set[int]:
