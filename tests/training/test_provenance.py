@@ -162,7 +162,10 @@ class TestBatches:
         assert "every batch drawn by the plan's sampler" in planned.guarantee(1e-3).sentence()
 
     def test_declared_batches_must_be_possible(self):
-        refused(make_step(batches="declared"), data(EXAMPLES + 1), "cannot be drawn by")
+        step = make_step(batches="declared")
+        refused(step, data(EXAMPLES + 1), "cannot be drawn by")
+        step(data(EXAMPLES))
+        assert step.charged == 1
         plan = replace(PLAN, sampling="fixed-size", relation="replace-one")
         refused(make_step(plan=plan, batches="declared"), data(9), "cannot be drawn by")
 

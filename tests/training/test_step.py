@@ -192,6 +192,9 @@ def test_a_tied_scale_needs_plain_sgd():
     model = network("privacy")
     with pytest.raises(DpvdError, match=r"only for torch\.optim\.SGD.*not for Adam"):
         declared(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
+    groups = [{"params": layer.parameters(), "lr": rate} for layer, rate in ((model[0], 0.1), (model[2], 0.2))]
+    with pytest.raises(DpvdError, match=r"one parameter group .* not for SGD with 2"):
+        declared(model, cross_entropy, plan, torch.optim.SGD(groups))
 
 
 @both_ways
