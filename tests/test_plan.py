@@ -211,8 +211,11 @@ def test_fewer_steps_cost_less():
     assert spent == sorted(set(spent))
 
 
-def test_noise_std_is_multiplier_times_sensitivity():
-    assert PrivacyPlan(100, 10, steps=5, noise_multiplier=3.0).noise_std(0.5) == 1.5
+@pytest.mark.parametrize("multiplier", [1e-9, 0.5, 1.0, 3.0])
+def test_noise_std_is_multiplier_times_sensitivity(multiplier):
+    plan = PrivacyPlan(100, 10, steps=5, noise_multiplier=multiplier)
+    assert plan.private
+    assert plan.noise_std(0.5) == 0.5 * multiplier
 
 
 def test_the_plan_survives_being_written_down():

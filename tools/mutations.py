@@ -46,6 +46,9 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 
 
+_SYMMETRIC = {"max", "min", "samestat"}  # functions that do not mind the order of their arguments
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A change of one place in a source text.
@@ -68,8 +71,8 @@ class Mutation:
     end: int
 
     def in_words(self) -> str:
-        """The change on one line; of a mere number also the line that it is on."""
-        where = f" in {self.line}" if len(self.before) < 6 else ""
+        """The change on one line; of something short also the line that it is on."""
+        where = f" in {self.line}" if len(self.before) < 20 else ""
         return f"{self.place}: {self.before} → {self.after}{where}"
 
     def put_into(self, source: str) -> str:
@@ -213,7 +216,8 @@ class _Finder(ast.NodeVisitor):
 
     def visit_Call(self, node: ast.Call) -> None:
         starred = any(isinstance(argument, ast.Starred) for argument in node.args[:2])
-        if len(node.args) >= 2 and not starred:
+        name = ast.unparse(node.func).rpartition(".")[2]
+        if len(node.args) >= 2 and not starred and name not in _SYMMETRIC:
             swapped = [node.args[1], node.args[0], *node.args[2:]]
             self._replace(node, ast.Call(node.func, swapped, node.keywords))
         self.generic_visit(node)

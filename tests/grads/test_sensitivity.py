@@ -89,6 +89,12 @@ def test_per_layer_clipping_reaches_beyond_the_flat_bound(generator):
     assert length <= single.sensitivity(Relation.ADD_OR_REMOVE)
 
 
+def test_gradients_shorter_than_the_clip_norm_are_left_as_they_are():
+    norms = torch.tensor([[0.0], [0.3], [1.9], [8.0], [math.inf]], dtype=torch.float64)
+    factors = Clipping(ClippingMode.FLAT, clip_norm=2.0).factors(norms)
+    assert factors.flatten().tolist() == pytest.approx([1.0, 1.0, 1.0, 0.25, 0.0], rel=1e-12)
+
+
 def test_no_clipping_has_no_bound():
     assert Clipping(ClippingMode.NONE).sensitivity(Relation.ADD_OR_REMOVE, 1) == math.inf
 

@@ -170,6 +170,12 @@ class TestFixedSizeSampler:
         assert indices.shape == (37,)
         assert (indices.diff() > 0).all()
 
+    @pytest.mark.parametrize("batch_size", [1, 2, 37, 2500, 4999])
+    def test_the_subset_is_where_the_smallest_keys_are(self, batch_size: int, rng: np.random.Generator) -> None:
+        keys = rng.integers(0, 2**64, 5000, dtype=np.uint64)
+        drawn = FixedSizeSampler(batch_size, 5000).draw(5000, Words(keys.tolist()))
+        assert drawn.tolist() == sorted(keys.argsort()[:batch_size].tolist())
+
     def test_a_batch_of_all_takes_all(self) -> None:
         assert torch.equal(FixedSizeSampler(50, 50).draw(50, SystemBits()), torch.arange(50))
 
@@ -193,7 +199,7 @@ class TestFixedSizeSampler:
             FixedSizeSampler(batch_size, examples)
 
 
-@pytest.mark.parametrize("sampler", [PoissonSampler(0.1), FixedSizeSampler(40, 400)])
+@pytest.mark.parametrize("sampler", [PoissonSampler(0.1), PoissonSampler(1.0), FixedSizeSampler(40, 400)])
 def test_seeded_draws_can_be_resumed(sampler: Sampler) -> None:
     bits = SeededBits(4, "sampling")
     sampler.draw(400, bits)

@@ -29,6 +29,7 @@ def test_events_become_counted_steps():
 
 def test_a_sample_of_everybody_is_no_sample():
     """Not so for a fixed size: that says something of the neighbouring data set, too."""
+    assert poisson_event(2.0, 1.0, 5).event == GaussianDpEvent(2.0)
     everybody = PoissonSampledDpEvent(1.0, GaussianDpEvent(2.0))
     assert count_steps(everybody) == {Step(2.0): 1}
     assert count_steps(fixed_size_event(2.0, 40, 40, 7)) == {Step(2.0, Sampling.FIXED_SIZE, 1.0): 7}

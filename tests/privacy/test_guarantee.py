@@ -103,7 +103,17 @@ def test_plain_data_comes_back(epsilon):
 
 
 @pytest.mark.parametrize(
-    "damage", [{"epsilon": None}, {"surprise": 1}, {"epsilon": -1}, {"delta": 2}, {"relation": "x"}]
+    "damage",
+    [
+        {"epsilon": None},
+        {"surprise": 1},
+        {"epsilon": -1},
+        {"delta": 2},
+        {"relation": "x"},
+        {"unit": ""},
+        {"steps": -1},
+        {"noise_multiplier": -1.0},
+    ],
 )
 def test_damaged_data_is_refused(damage):
     with pytest.raises(DpvdError):

@@ -50,6 +50,7 @@ def test_the_changes_of_a_line(source: str, expected: set[str]) -> None:
         "@dataclass(frozen=True)\nclass C: pass",
         "x = f'{a + b}'",
         "from a import b",
+        "x = max(a, b)",
         "x = zip(a, strict=True)",
     ],
 )

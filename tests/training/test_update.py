@@ -40,11 +40,12 @@ def release(
     parameters: dict[str, nn.Parameter],
     sums: dict[str, torch.Tensor],
     seed: int = 0,
+    jacobian: dict[str, torch.Tensor] | None = None,
 ) -> None:
     update.begin(parameters)
     update.add(GivenSum(sums))
     noise = noise_on_grid(1.0, STD, sum(parameter.numel() for parameter in parameters.values()))
-    update.release(noise, SeededBits(seed, "noise"), {}, {})
+    update.release(noise, SeededBits(seed, "noise"), {} if jacobian is None else jacobian, {})
 
 
 def assert_std(noise: torch.Tensor, expected: float) -> None:
@@ -87,18 +88,22 @@ def test_noise_follows_a_schedule_of_learning_rates() -> None:
         assert_std(parameters["a"].detach() - before, 0.5 * 0.1**step * STD / BATCH_SIZE)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_a_step_knows_nothing_of_the_one_before(momentum: float) -> None:
-    """The buffers of a first step must be empty when a second one begins."""
+@pytest.mark.parametrize("jacobian", [{}, {"a": torch.full((30, 40), 2.0)}], ids=["as it is", "in other units"])
+@pytest.mark.parametrize("momenta", [[0.0, 0.0], [0.9, 0.9], [0.0, 0.9, 0.0], [0.0, 0.9, 0.9]])
+def test_a_step_knows_nothing_of_the_one_before(momenta: list[float], jacobian: dict[str, torch.Tensor]) -> None:
+    """The buffers of a step must be empty when another one begins, whichever way either goes."""
     found = []
     for first in (0.0, 1000.0):
         parameters = parameters_of((30, 40))
-        update = Update(torch.optim.SGD(parameters.values(), lr=0.5, momentum=momentum), BATCH_SIZE)
-        release(update, parameters, {"a": torch.full((30, 40), first)})
-        update.optimizer.state.clear()
-        with torch.no_grad():
-            parameters["a"].zero_()
-        release(update, parameters, {}, seed=1)
+        update = Update(torch.optim.SGD(parameters.values(), lr=0.5), BATCH_SIZE)
+        for step, momentum in enumerate(momenta):
+            update.optimizer.param_groups[0]["momentum"] = momentum
+            update.optimizer.state.clear()
+            with torch.no_grad():
+                parameters["a"].zero_()
+            last = step == len(momenta) - 1
+            sums = {} if last else {"a": torch.full((30, 40), first)}
+            release(update, parameters, sums, seed=step, jacobian=jacobian)
         found.append(parameters["a"].detach())
     assert torch.equal(*found)
 
