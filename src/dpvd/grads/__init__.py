@@ -8,7 +8,7 @@ from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
 from dpvd.grads.groups import Grouping
 from dpvd.grads.repair import Repair, fix
-from dpvd.grads.state import modules_of
+from dpvd.grads.state import digest, modules_of
 
 __all__ = [
     "Batch",
@@ -27,6 +27,7 @@ __all__ = [
     "batch_size",
     "check",
     "clipped_grad",
+    "digest",
     "fix",
     "micro_batches",
     "modules_of",

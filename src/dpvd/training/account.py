@@ -15,11 +15,11 @@ from itertools import zip_longest
 from typing import Any
 from uuid import uuid4
 
-import torch
 from dp_accounting import ComposedDpEvent
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
+from dpvd.grads import digest
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, epsilon
 
@@ -289,7 +289,7 @@ def _writes(held: Held) -> list[int]:
 
 def _sums(model: nn.Module) -> dict[str, str]:
     trained = {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-    return {name: float(values.sum(dtype=torch.float64)).hex() for name, values in trained.items()}
+    return {name: digest(values) for name, values in trained.items()}
 
 
 def _entries_of(model: nn.Module) -> Entries:
