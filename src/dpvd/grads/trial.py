@@ -185,14 +185,17 @@ class Trial:
         self.run(self.batch, norms=False)
         own = self._left_now()
         if batch_size(self.batch) > 1:
-            another = self._replaced("drawn", 1.0)
+            # Doubled: rows that merely change places would leave the same mean behind.
+            another = [self._replaced("drawn", 2.0), self._replaced("drawn", 1.0)]
         else:
-            another = tuple(_another_like(tensor) for tensor in self.batch)
-        try:
-            self.run(another, norms=False)
-        except Exception:  # what was made up may be out of range, and a model may say so in any way
+            another = [tuple(_another_like(tensor) for tensor in self.batch)]
+        for batch in another:
+            try:
+                self.run(batch, norms=False)
+            except Exception:  # what was made up may be out of range, and a model may say so in any way
+                continue
+            self.left.append((own, self._left_now()))
             return
-        self.left.append((own, self._left_now()))
 
     def compare_state(self) -> frozenset[str]:
         """What the runs left behind must not depend on their examples.
@@ -345,7 +348,8 @@ class Trial:
         others = self._others()
         source = torch.arange(count)
         if which == "drawn":
-            source[others] = torch.randint(count, (len(others),), generator=self.choices)
+            onwards = torch.randint(1, count, (len(others),), generator=self.choices)
+            source[others] = (others + onwards) % count  # never the row itself
         else:
             source[others] = self._extreme(which)
         result = _take(self.batch, source)
