@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpvd.nn.divergences import add_exact_slope
+from dpvd.nn.kl_term.divergences import add_exact_slope
 from dpvd.runs import PreparedRun
 from dpvd.training.schedules import Decay, Schedule
 

@@ -20,7 +20,7 @@ PIECES: tuple[tuple[str, str, str], ...] = (
     ("weighted sums", "dpvd/grads/", "add_sum"),
     ("update", "dpvd/training/update.py", ""),
     ("update", "torch/optim/", ""),
-    ("prior", "dpvd/nn/pull.py", ""),
+    ("prior", "dpvd/nn/kl_term/gradient.py", ""),
     ("forward", "torch/nn/modules/module.py", "_call_impl"),
     ("backward", "torch/autograd/__init__.py", "grad"),
 )

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from dpvd.experiments.prepare import prepare
 from dpvd.grads import clipped_grad
-from dpvd.nn.divergences import exact_kl
+from dpvd.nn.kl_term.divergences import exact_kl
 from dpvd.runs import PreparedRun
 from tests.experiments.small import digits, spec
 

@@ -149,7 +149,7 @@ FAULTS = [
     ),
     Fault(
         "one weight draw shared by the batch",
-        "nn/families.py",
+        "nn/noise_families.py",
         {
             "        return add_noise_(*self.output_moments(x))\n\n    def output_moments(": "        scale = "
             "self.weight_variance().sqrt()\n"
@@ -166,7 +166,7 @@ FAULTS = [
     ),
     Fault(
         "norms from a part of each row",
-        "nn/squares.py",
+        "nn/sum_of_squares.py",
         {"float32_row_squares(rows.detach().numpy()": "float32_row_squares(rows.detach()[:, 1:].contiguous().numpy()"},
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from dpvd import nn as dn
 from dpvd.errors import DpvdError
 from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
-from dpvd.nn.attend import matrices
+from dpvd.nn.attention.core import matrices
 from tests.nn.cases import normal
 
 WIDTH, HEADS = 6, 2

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, MultiplicativeLinear, compress, prune, sparse_state
-from dpvd.nn.links import POINTWISE
+from dpvd.nn.pruning.links import POINTWISE
 
 LAYERS = {
     "additive": lambda i, o, bias: AdditiveLinear(i, o, bias),

@@ -8,7 +8,7 @@ import torch
 from scipy.integrate import quad
 from scipy.special import dawsn
 
-from dpvd.nn.divergences import exact_kl, kingma_kl, molchanov_kl
+from dpvd.nn.kl_term.divergences import exact_kl, kingma_kl, molchanov_kl
 
 # log α → KL, computed to 7 decimals with independent code.
 GOLDEN = {

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dpvd.nn.scan import Noise
-from dpvd.nn.unroll import Pass, Weights, own_weights, unroll
+from dpvd.nn.recurrent.scan import Noise
+from dpvd.nn.recurrent.unroll import Pass, Weights, own_weights, unroll
 
 INPUTS, HIDDEN, COUNT, STEPS = 2, 3, 2, 4
 KINDS = {

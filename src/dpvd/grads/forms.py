@@ -18,7 +18,7 @@ from torch import Tensor
 
 from dpvd.grads.products import GRAM_PIECE, Products, additions, product, rounded_up
 from dpvd.grads.terms import Direct, Formed, Lookup, Outer, Term, gram_is_cheaper, materialised, with_positions
-from dpvd.nn.squares import row_squares
+from dpvd.nn.sum_of_squares import row_squares
 
 __all__ = ["Factored", "FormedAgain", "Gram", "Materialised", "PerExample", "Rows", "prepare"]
 

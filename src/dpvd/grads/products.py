@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from dpvd.grads.terms import blocks
-from dpvd.nn.squares import row_squares
+from dpvd.nn.sum_of_squares import row_squares
 
 __all__ = ["GRAM_PIECE", "Products", "additions", "largest_size", "product", "rounded_up"]
 

@@ -12,7 +12,7 @@ from dpvd.grads.calls import Call, CannotFactor, Unit, leaves
 from dpvd.grads.rules import RULES
 from dpvd.grads.rules.common import Inside, ManyOutputs, OwnForward
 from dpvd.nn import NoiseTape
-from dpvd.nn.families import AdditiveNoise
+from dpvd.nn.noise_families import AdditiveNoise
 
 __all__ = ["Call", "CannotFactor", "Unit", "batch_dims", "find_units", "observe"]
 

@@ -3,8 +3,7 @@
 The layers know nothing of privacy. Noise is drawn per example from a source the caller controls.
 """
 
-from dpvd.nn.attention import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
-from dpvd.nn.compression import Compression, LayerSize, compress
+from dpvd.nn.attention.layers import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
 from dpvd.nn.conv import (
     AdditiveConv1d,
     AdditiveConv2d,
@@ -18,17 +17,18 @@ from dpvd.nn.convert import Conversion, variational
 from dpvd.nn.counterparts import LayerName
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
-from dpvd.nn.families import AdditiveNoise
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
+from dpvd.nn.kl_term.gradient import KLPull, kl_pulls
+from dpvd.nn.kl_term.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
+from dpvd.nn.model import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
-from dpvd.nn.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
-from dpvd.nn.pull import KLPull, kl_pulls
-from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
-from dpvd.nn.sparse import SparseState, sparse_state
+from dpvd.nn.noise_families import AdditiveNoise
+from dpvd.nn.pruning.compress import Compression, LayerSize, compress
+from dpvd.nn.pruning.export import SparseState, sparse_state
+from dpvd.nn.recurrent.layers import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 from dpvd.nn.transformer import VariationalTransformerEncoderLayer
-from dpvd.nn.tree import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
 
 __all__ = [
     "ARD",

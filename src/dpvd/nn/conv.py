@@ -1,4 +1,7 @@
-"""Convolutions with noise on their weights. The noise is in ``families``; one constructor serves all dimensions."""
+"""Convolutions with noise on their weights; one constructor serves all dimensions.
+
+The noise is in ``noise_families``.
+"""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -9,11 +12,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice
-from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import inside_transform
-from dpvd.nn.priors import Prior
-from dpvd.nn.squares import beside_its_squares
+from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.sum_of_squares import beside_its_squares
 
 __all__ = [
     "AdditiveConv",

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
-from dpvd.nn.attention import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
+from dpvd.nn.attention.layers import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
 from dpvd.nn.conv import (
     AdditiveConv1d,
     AdditiveConv2d,
@@ -21,7 +21,7 @@ from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
 from dpvd.nn.layer import VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
-from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRNN
+from dpvd.nn.recurrent.layers import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 
 __all__ = ["Classes", "LayerName", "class_names", "converted", "counterparts", "is_convertible", "weights"]
 

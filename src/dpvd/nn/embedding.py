@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.nn.families import AdditiveNoise
+from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates
-from dpvd.nn.priors import Prior
+from dpvd.nn.noise_families import AdditiveNoise
 
 __all__ = ["AdditiveEmbedding"]
 

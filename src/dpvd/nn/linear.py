@@ -1,13 +1,13 @@
-"""Dense layers with noise on their weights. The noise is in ``families``, fixed rates are in ``dropout``."""
+"""Dense layers with noise on their weights. The noise is in ``noise_families``, fixed rates are in ``dropout``."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
-from dpvd.nn.priors import Prior
-from dpvd.nn.squares import beside_its_squares
+from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.sum_of_squares import beside_its_squares
 
 __all__ = ["AdditiveLinear", "DenseMap", "MultiplicativeLinear"]
 

@@ -2,7 +2,7 @@
 
 Gradients are carried back to what each map gives. With δ the gradient that arrives there and x what went in, a map has
 the terms of a dense layer: δ ⊗ x for the weight and, under noise √v ε with v = x²∗Var(θ), u ⊗ x² with u = δ ε / (2√v)
-for the variances. torch's own layer does not let δ out, so the forward pass is ours (``dpvd.nn.attend``).
+for the variances. torch's own layer does not let δ out, so the forward pass is ours (``dpvd.nn.attention.core``).
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,8 @@ from dpvd.grads.calls import Call, CannotFactor, Unit
 from dpvd.grads.rules.common import Inside, OwnForward, Terms
 from dpvd.grads.terms import Direct, Outer
 from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention
-from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
-from dpvd.nn.attention import AttentionMap, projected_std
+from dpvd.nn.attention.core import ROLES, Projection, attention, biases, matrices, own_keys
+from dpvd.nn.attention.layers import AttentionMap, projected_std
 
 __all__ = ["RULES"]
 

@@ -5,7 +5,7 @@ With δ_t the gradient that arrives at the pre-activations of step t, in example
     dW_ih = Σ_t δ_t ⊗ x_t        dW_hh = Σ_t δ_t ⊗ h_(t-1)
 
 so the factors of all steps are the positions of one term: the norm is that of the sum over time. torch's own kernels
-do not let δ out, so the forward pass is ours (``dpvd.nn.unroll``).
+do not let δ out, so the forward pass is ours (``dpvd.nn.recurrent.unroll``).
 """
 
 from typing import Any
@@ -17,10 +17,10 @@ from dpvd.grads.calls import Call, CannotFactor, Unit
 from dpvd.grads.rules.common import Inside, OwnForward, Terms
 from dpvd.grads.terms import Direct, Formed, Outer
 from dpvd.nn import Rates
-from dpvd.nn.cells import CELLS
-from dpvd.nn.recurrent import AdditiveGRU, AdditiveLSTM, AdditiveRecurrent, AdditiveRNN
-from dpvd.nn.scan import Noise, variance_gradient
-from dpvd.nn.unroll import Pass, directions, own_weights, unroll
+from dpvd.nn.recurrent.cells import CELLS
+from dpvd.nn.recurrent.layers import AdditiveGRU, AdditiveLSTM, AdditiveRecurrent, AdditiveRNN
+from dpvd.nn.recurrent.scan import Noise, variance_gradient
+from dpvd.nn.recurrent.unroll import Pass, directions, own_weights, unroll
 
 __all__ = ["RULES"]
 

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn import functional as F
 
-from dpvd.nn.cells import CELLS, State
-from dpvd.nn.scan import Noise, before, half_inverse, scan
+from dpvd.nn.recurrent.cells import CELLS, State
+from dpvd.nn.recurrent.scan import Noise, before, half_inverse, scan
 
 __all__ = ["Pass", "Weights", "WeightsOf", "directions", "own_weights", "unroll"]
 

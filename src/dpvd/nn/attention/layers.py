@@ -1,17 +1,17 @@
-"""Multi-head attention with noise on the weights of its four linear maps. The noise is in ``families``."""
+"""Multi-head attention with noise on the weights of its four linear maps. The noise is in ``noise_families``."""
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice
-from dpvd.nn.attend import ROLES, Projection, attention, biases, matrices, own_keys
-from dpvd.nn.families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.attention.core import ROLES, Projection, attention, biases, matrices, own_keys
 from dpvd.nn.functional import noise_std
+from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
-from dpvd.nn.priors import Prior
-from dpvd.nn.squares import sum_of_squares
+from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
+from dpvd.nn.sum_of_squares import sum_of_squares
 
 __all__ = ["AdditiveMultiheadAttention", "AttentionMap", "MultiplicativeMultiheadAttention", "projected_std"]
 

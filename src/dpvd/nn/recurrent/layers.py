@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.errors import DpvdError
-from dpvd.nn.cells import CELLS
-from dpvd.nn.families import AdditiveNoise
+from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import draw, is_sampling
-from dpvd.nn.priors import Prior
-from dpvd.nn.scan import Noise
-from dpvd.nn.unroll import Weights, WeightsOf, directions, own_weights, unroll
+from dpvd.nn.noise_families import AdditiveNoise
+from dpvd.nn.recurrent.cells import CELLS
+from dpvd.nn.recurrent.scan import Noise
+from dpvd.nn.recurrent.unroll import Weights, WeightsOf, directions, own_weights, unroll
 
 __all__ = ["AdditiveGRU", "AdditiveLSTM", "AdditiveRNN", "AdditiveRecurrent"]
 

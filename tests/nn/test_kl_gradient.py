@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 import dpvd.nn as dn
 from dpvd.nn import prior_from
-from dpvd.nn.slopes import exact_slopes
+from dpvd.nn.kl_term.slopes import exact_slopes
 from tests.nn.cases import normal
 
 PRIORS = ["log-uniform", "molchanov", "kingma", "ard", "gaussian"]

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError, choice, positive
-from dpvd.nn.divergences import add_exact_slope, exact_kl, kingma_kl, molchanov_kl
+from dpvd.nn.kl_term.divergences import add_exact_slope, exact_kl, kingma_kl, molchanov_kl
 
 __all__ = ["ARD", "Approximation", "Gaussian", "LogUniform", "Prior", "log_square", "prior_from"]
 

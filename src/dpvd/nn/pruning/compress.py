@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpvd.nn.conv import ConvMap
 from dpvd.nn.linear import DenseMap
-from dpvd.nn.links import LAYERS, Layer, Link, links
+from dpvd.nn.pruning.links import LAYERS, Layer, Link, links
 
 __all__ = ["Compression", "LayerSize", "compress"]
 

@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dpvd.nn.cells import Cell, State
 from dpvd.nn.functional import noise_std
+from dpvd.nn.recurrent.cells import Cell, State
 
 __all__ = ["Noise", "before", "half_inverse", "scan", "variance_gradient"]
 

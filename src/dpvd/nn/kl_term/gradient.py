@@ -8,11 +8,11 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from dpvd.nn.families import AdditiveNoise
+from dpvd.nn.kl_term.priors import LogUniform
+from dpvd.nn.kl_term.slopes import exact_slopes
 from dpvd.nn.layer import VariationalLayer
-from dpvd.nn.priors import LogUniform
-from dpvd.nn.slopes import exact_slopes
-from dpvd.nn.tree import variational_layers
+from dpvd.nn.model import variational_layers
+from dpvd.nn.noise_families import AdditiveNoise
 
 __all__ = ["KLPull", "kl_pulls"]
 

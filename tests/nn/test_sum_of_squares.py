@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpvd.nn.squares import beside_its_squares, row_squares, sum_of_squares
+from dpvd.nn.sum_of_squares import beside_its_squares, row_squares, sum_of_squares
 from tests.nn.cases import normal
 
 

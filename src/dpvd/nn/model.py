@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dpvd.nn.families import AdditiveNoise
 from dpvd.nn.layer import VariationalLayer
+from dpvd.nn.noise_families import AdditiveNoise
 
 __all__ = [
     "LOG_ALPHA_RANGE",
