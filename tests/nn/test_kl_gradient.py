@@ -38,11 +38,11 @@ def by_autograd(model: nn.Module) -> dict[str, torch.Tensor]:
     return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
 
 
-def pulled(model: nn.Module, weight: float = 1.0) -> dict[str, torch.Tensor]:
+def added(model: nn.Module, weight: float = 1.0) -> dict[str, torch.Tensor]:
     totals = {}
-    for name, pull in dn.kl_pulls(model, weight).items():
+    for name, gradient in dn.kl_gradients(model, weight).items():
         totals[name] = torch.zeros_like(model.get_parameter(name))
-        pull.add_to(totals[name], 1.0)
+        gradient.add_to(totals[name], 1.0)
     return totals
 
 
@@ -102,7 +102,7 @@ def test_a_slope_can_be_added_to_the_mean_itself(name, dtype, generator):
 
 @pytest.mark.parametrize("pruned", [False, True])
 @pytest.mark.parametrize("kind", LAYERS)
-def test_every_tied_layer_is_pulled_as_its_kl_says(kind, pruned, generator):
+def test_the_gradient_of_every_tied_layer_is_that_of_its_kl(kind, pruned, generator):
     layer = LAYERS[kind]()
     for parameter in layer.parameters():
         parameter.data = normal(parameter.shape, generator)
@@ -111,8 +111,8 @@ def test_every_tied_layer_is_pulled_as_its_kl_says(kind, pruned, generator):
         for parameter in layer.parameters():  # as noise does: a pruned weight need not stay 0
             parameter.data += 0.1
         assert not layer.kept.all()
-    assert all(pull.gradient is None for pull in dn.kl_pulls(layer).values())
-    assert_same(pulled(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+    assert all(found.gradient is None for found in dn.kl_gradients(layer).values())
+    assert_same(added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
 
 
 LEARNED = {"log_sigma2": -3.0, "dtype": torch.float64}
@@ -129,7 +129,7 @@ LEARNED_LAYERS = {
 
 @pytest.mark.parametrize("pruned", [False, True])
 @pytest.mark.parametrize("kind", LEARNED_LAYERS)
-def test_every_layer_with_learned_scales_is_pulled_as_its_kl_says(kind, pruned, generator):
+def test_the_gradient_of_every_layer_with_learned_scales_is_that_of_its_kl(kind, pruned, generator):
     layer = LEARNED_LAYERS[kind]()
     for parameter in layer.parameters():
         parameter.data += normal(parameter.shape, generator)
@@ -138,7 +138,7 @@ def test_every_layer_with_learned_scales_is_pulled_as_its_kl_says(kind, pruned, 
         for parameter in layer.parameters():
             parameter.data += 0.1
         assert not layer.kept.all()
-    assert_same(pulled(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+    assert_same(added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 4e-6), (torch.float64, 1e-13)])
@@ -176,14 +176,14 @@ def test_models_mix_tied_learned_fixed_shared_and_parametrised_layers(generator)
         "5.log_rate",
     }
     before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    assert_same(pulled(model), expected)
-    for name, pull in dn.kl_pulls(model).items():
-        pull.add_to(model.get_parameter(name).data, 0.5)
+    assert_same(added(model), expected)
+    for name, gradient in dn.kl_gradients(model).items():
+        gradient.add_to(model.get_parameter(name).data, 0.5)
     assert_same({n: 2 * (model.get_parameter(n).detach() - before[n]) for n in expected}, expected)
 
 
-def test_frozen_weights_and_plain_models_are_not_pulled():
+def test_frozen_weights_and_plain_models_have_no_kl_gradient():
     layer = dn.AdditiveLinear(3, 3, **TIED)
     layer.weight.requires_grad_(False)
-    assert dn.kl_pulls(layer) == {}
-    assert dn.kl_pulls(nn.Linear(3, 3)) == {}
+    assert dn.kl_gradients(layer) == {}
+    assert dn.kl_gradients(nn.Linear(3, 3)) == {}

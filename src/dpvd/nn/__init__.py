@@ -18,7 +18,7 @@ from dpvd.nn.counterparts import LayerName
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
 from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
-from dpvd.nn.kl_term.gradient import KLPull, kl_pulls
+from dpvd.nn.kl_term.gradient import KLGradient, kl_gradients
 from dpvd.nn.kl_term.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
@@ -50,7 +50,7 @@ __all__ = [
     "Conversion",
     "Gaussian",
     "GaussianDropoutLinear",
-    "KLPull",
+    "KLGradient",
     "LayerName",
     "LayerSize",
     "LayerSparsity",
@@ -72,7 +72,7 @@ __all__ = [
     "gaussian_sample",
     "is_sampling",
     "kl",
-    "kl_pulls",
+    "kl_gradients",
     "log_alpha",
     "noise_from",
     "noise_std",

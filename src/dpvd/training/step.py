@@ -30,7 +30,7 @@ from dpvd.mechanisms import (
     is_as_drawn,
     noise_on_grid,
 )
-from dpvd.nn import AdditiveNoise, KLPull, kl_pulls, tied_layers
+from dpvd.nn import AdditiveNoise, KLGradient, kl_gradients, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, SamplingKind
 from dpvd.training.account import Account
@@ -182,9 +182,9 @@ class PrivateStep:
                 self.update.add(part)
                 jacobian = part.jacobian
                 del part  # let go of it before the next one is made
-            pulls = self._kl_pulls()
+            kl_by_name = self._kl_gradients()
             self._charge(draw)
-            self.update.release(noise, self._noise, jacobian, pulls)
+            self.update.release(noise, self._noise, jacobian, kl_by_name)
         except BaseException:
             self.update.discard()  # no sum without noise stays in memory
             if self.clipper.spoiled:
@@ -394,9 +394,9 @@ class PrivateStep:
         """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
         self._tie_scale(0.0)
         totals = dict[str, Tensor]()
-        for name, pull in self._kl_pulls().items():
+        for name, kl_gradient in self._kl_gradients().items():
             totals[name] = torch.zeros_like(parameters[name])
-            pull.add_to(totals[name], 1.0)
+            kl_gradient.add_to(totals[name], 1.0)
         for part in micro_batches(batch, self.micro_batch):
             loss = self.loss_fn(self.model, *part).sum() / self.plan.batch_size
             found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
@@ -407,12 +407,12 @@ class PrivateStep:
             parameter.grad = totals[name]
         self.optimizer.step()
 
-    def _kl_pulls(self) -> dict[str, KLPull]:
+    def _kl_gradients(self) -> dict[str, KLGradient]:
         """w ∇KL / N at the present parameters, by name; it depends on no data."""
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position)
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
             return {}
-        return kl_pulls(self.model, weight / self.plan.examples)
+        return kl_gradients(self.model, weight / self.plan.examples)
 
     def _check_kind(self) -> None:
         """Raise if the optimizer wants more, or something else, than one noisy gradient for each parameter."""

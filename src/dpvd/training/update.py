@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from dpvd.grads import ClippedGradients
 from dpvd.mechanisms import BitSource, GridNoise, release_sums
-from dpvd.nn import KLPull
+from dpvd.nn import KLGradient
 
 __all__ = ["Update"]
 
@@ -22,7 +22,7 @@ class Update:
         update.begin(parameters)
         try:
             update.add(clipped)         # for each part of the batch
-            update.release(noise, bits, jacobian, pulls)
+            update.release(noise, bits, jacobian, kl_gradients)
         except BaseException:
             update.discard()
             raise
@@ -72,7 +72,7 @@ class Update:
         noise: GridNoise,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
-        pulls: dict[str, KLPull],
+        kl_gradients: dict[str, KLGradient],
     ) -> None:
         """Add the noise to the sums, and let the optimizer step.
 
@@ -81,14 +81,14 @@ class Update:
             bits: where its randomness comes from.
             jacobian: by name, what the noisy sum of a parameter is multiplied by, after the noise
                 and without the KL term.
-            pulls: by name, the gradient of the KL term, in the unit of the mean; taken out as they
-                are added.
+            kl_gradients: by name, the gradient of the KL term, in the unit of the mean; taken out
+                as they are added.
         """
         rates = _plain_rates(self._parameters, self.optimizer)
         if rates:
-            self._move(rates, noise, bits, jacobian, pulls)
+            self._move(rates, noise, bits, jacobian, kl_gradients)
         else:
-            self._hand_over(noise, bits, jacobian, pulls)
+            self._hand_over(noise, bits, jacobian, kl_gradients)
         if not rates or _is_watched(self.optimizer):
             self.optimizer.step()
 
@@ -98,19 +98,19 @@ class Update:
         noise: GridNoise,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
-        pulls: dict[str, KLPull],
+        kl_gradients: dict[str, KLGradient],
     ) -> None:
-        """Plain SGD: θ ← θ - η (J · noisy sum / S + pull), in one pass where there is no J."""
+        """Plain SGD: θ ← θ - η (J · noisy sum / S + ∂KL), in one pass where there is no J."""
         direct = {name: p for name, p in self._parameters.items() if name not in jacobian}
-        for name, parameter in direct.items():  # before the noise: a pull reads the parameter as it was
-            _pull(pulls, name, parameter, -rates[name])
+        for name, parameter in direct.items():  # before the noise: ∂KL reads the parameter as it was
+            _add_kl_gradient(kl_gradients, name, parameter, -rates[name])
         scales = {name: -rate / self.batch_size for name, rate in rates.items()}
         release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
         for name, parameter in self._parameters.items():
             parameter.grad = None  # the optimizer has nothing left to do
             if name in jacobian:
                 change = self._sums[name].mul_(jacobian[name])
-                _pull(pulls, name, change, -rates[name])
+                _add_kl_gradient(kl_gradients, name, change, -rates[name])
                 parameter.add_(change)
                 change.zero_()
         self._zeroed = set(self._sums)
@@ -120,16 +120,16 @@ class Update:
         noise: GridNoise,
         bits: BitSource,
         jacobian: Mapping[str, Tensor],
-        pulls: dict[str, KLPull],
+        kl_gradients: dict[str, KLGradient],
     ) -> None:
-        """Any other optimizer: J · noisy sum / S + pull becomes the gradient."""
+        """Any other optimizer: J · noisy sum / S + ∂KL becomes the gradient."""
         scales = dict.fromkeys(self._sums, 1 / self.batch_size)
         release_sums(self._sums, noise, bits, scales=scales, parameters={})
         for name, parameter in self._parameters.items():
             mean = self._sums[name]
             if name in jacobian:
                 mean *= jacobian[name]
-            _pull(pulls, name, mean, 1.0)
+            _add_kl_gradient(kl_gradients, name, mean, 1.0)
             parameter.grad = mean
 
     @torch.no_grad()
@@ -149,11 +149,11 @@ class Update:
         return buffer
 
 
-def _pull(pulls: dict[str, KLPull], name: str, total: Tensor, scale: float) -> None:
-    """Add the pull of the KL term and let go of it: it may be as large as the parameter."""
-    pull = pulls.pop(name, None)
-    if pull is not None:
-        pull.add_to(total, scale)
+def _add_kl_gradient(kl_gradients: dict[str, KLGradient], name: str, total: Tensor, scale: float) -> None:
+    """Add the gradient of the KL term and let go of it: it may be as large as the parameter."""
+    kl_gradient = kl_gradients.pop(name, None)
+    if kl_gradient is not None:
+        kl_gradient.add_to(total, scale)
 
 
 def _alike(buffer: Tensor, parameter: Tensor) -> bool:

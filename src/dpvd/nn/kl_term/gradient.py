@@ -14,13 +14,13 @@ from dpvd.nn.layer import VariationalLayer
 from dpvd.nn.model import variational_layers
 from dpvd.nn.noise_families import AdditiveNoise
 
-__all__ = ["KLPull", "kl_pulls"]
+__all__ = ["KLGradient", "kl_gradients"]
 
 _Slope: TypeAlias = Callable[[Tensor, float], None]
 
 
 @dataclass(frozen=True)
-class KLPull:
+class KLGradient:
     """w ∂KL/∂parameter of one parameter.
 
     Attributes:
@@ -42,19 +42,20 @@ class KLPull:
             total.add_(self.gradient, alpha=scale * self.weight)
 
 
-def kl_pulls(model: nn.Module, weight: float = 1.0) -> dict[str, KLPull]:
+def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]:
     """By name, the gradient of ``weight * kl(model)`` for every trainable parameter that it depends on.
 
     Means of tied layers (additive, one fixed σ) have a closed form: nothing of the model's size is computed until it
     is added, and then in one pass. So have means and learned scales of a σ for each weight, computed now. Everything
     else is differentiated by autograd, now.
 
-    Edge cases: {} for a model without variational layers. A parameter that several layers share is pulled by all.
+    Edge cases: {} for a model without variational layers. A parameter that several layers share has the sum over
+    all.
 
     >>> from dpvd.nn.linear import AdditiveLinear
     >>> layer = AdditiveLinear(3, 2, rates="layer", learned=False, prior="gaussian")
     >>> slope = torch.zeros(2, 3)
-    >>> kl_pulls(layer, weight=5.0)["weight"].add_to(slope, 2.0)
+    >>> kl_gradients(layer, weight=5.0)["weight"].add_to(slope, 2.0)
     >>> torch.allclose(slope, 10 * layer.weight)
     True
     """
@@ -72,7 +73,7 @@ def kl_pulls(model: nn.Module, weight: float = 1.0) -> dict[str, KLPull]:
     for layer in filter(_has_slopes, others):
         for name, slope in _slopes(layer, names).items():
             gradients[name] = gradients[name] + slope if name in gradients else slope
-    return {name: KLPull(weight, slopes.get(name), gradients.get(name)) for name in slopes | gradients}
+    return {name: KLGradient(weight, slopes.get(name), gradients.get(name)) for name in slopes | gradients}
 
 
 def _closed_form(layer: VariationalLayer, names: Mapping[int, str]) -> dict[str, _Slope] | None:
