@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dpvd.nn.kl_term.divergences import add_exact_slope
+from dpvd.nn import LogUniform
+from dpvd.nn.kl_term.gradient import add_mean_gradient
 from dpvd.runs import PreparedRun
 from dpvd.training.schedules import Decay, Schedule
 
@@ -188,6 +189,6 @@ def _pulls(weights: list[Tensor], zeta: float, examples: int) -> list[Tensor | N
     for weight in weights[::2]:
         pull = torch.zeros_like(weight)
         if zeta > 0 and math.isfinite(zeta):
-            add_exact_slope(pull, weight, zeta, 1 / examples)
+            add_mean_gradient(LogUniform(), pull, weight, zeta, 1 / examples)
         pulls.append(pull)
     return pulls

@@ -10,7 +10,7 @@ from torch.nn.utils import parametrizations
 
 import dpvd.nn as dn
 from dpvd.nn import prior_from
-from dpvd.nn.kl_term.slopes import exact_slopes
+from dpvd.nn.kl_term.gradient import add_mean_gradient, exact_gradients
 from tests.nn.cases import normal
 
 PRIORS = ["log-uniform", "molchanov", "kingma", "ard", "gaussian"]
@@ -26,9 +26,9 @@ LAYERS = {
 }
 
 
-def slope(prior: dn.Prior, mean: torch.Tensor, sigma: float) -> torch.Tensor:
+def mean_gradient(prior: dn.Prior, mean: torch.Tensor, sigma: float) -> torch.Tensor:
     total = torch.zeros_like(mean)
-    prior.add_mean_slope(total, mean, sigma, 1.0)
+    add_mean_gradient(prior, total, mean, sigma, 1.0)
     return total
 
 
@@ -55,11 +55,11 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("sigma", [0.03, 0.7, 5.0])
-def test_slopes_are_those_of_autograd_and_of_finite_differences(name, sigma, generator):
+def test_gradients_are_those_of_autograd_and_of_finite_differences(name, sigma, generator):
     prior, log_sigma2 = prior_from(name), torch.tensor(2 * math.log(sigma), dtype=torch.float64)
     mean = torch.cat([normal((50,), generator), torch.zeros(1, dtype=torch.float64)]).requires_grad_()
     (expected,) = torch.autograd.grad(prior.kl(mean, log_sigma2).sum(), mean)
-    found, step = slope(prior, mean.detach(), sigma), 1e-4 * sigma
+    found, step = mean_gradient(prior, mean.detach(), sigma), 1e-4 * sigma
     # ∂KL/∂mean = -2/mean · ∂KL/∂log α, and the table gives the latter to 1e-9
     error = (found - expected).abs() * mean.detach().abs().clamp(1e-3, 1) / 2
     assert error.max().item() < 1e-9
@@ -68,23 +68,23 @@ def test_slopes_are_those_of_autograd_and_of_finite_differences(name, sigma, gen
     torch.testing.assert_close(found[:50], difference[:50], rtol=2e-3, atol=1e-4 / sigma)
 
 
-def test_the_log_uniform_slope_is_the_dawson_function(generator):
+def test_the_log_uniform_gradient_is_the_dawson_function(generator):
     mean, sigma = normal((200,), generator), 0.3
     expected = math.sqrt(2) / sigma * torch.from_numpy(dawsn(mean.numpy() / (math.sqrt(2) * sigma)))
-    torch.testing.assert_close(slope(prior_from("log-uniform"), mean, sigma), expected, rtol=1e-14, atol=0)
-    single = slope(prior_from("log-uniform"), mean.float(), sigma)
+    torch.testing.assert_close(mean_gradient(prior_from("log-uniform"), mean, sigma), expected, rtol=1e-14, atol=0)
+    single = mean_gradient(prior_from("log-uniform"), mean.float(), sigma)
     torch.testing.assert_close(single.double(), expected, rtol=2e-6, atol=0)
     square = mean.view(10, 20).float()
-    transposed = slope(prior_from("log-uniform"), square.t(), sigma)  # not contiguous: computed apart
+    transposed = mean_gradient(prior_from("log-uniform"), square.t(), sigma)  # not contiguous: computed apart
     torch.testing.assert_close(transposed.t().reshape(-1).double(), expected, rtol=2e-6, atol=0)
 
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("sigma", [0.0, 1e-30, 1e-20, 1e-12, 1e10])
-def test_slopes_are_finite_and_zero_at_zero(name, dtype, sigma):
+def test_gradients_are_finite_and_zero_at_zero(name, dtype, sigma):
     mean = torch.tensor([0.0, 1e-12, 1e-3, 1.0, -50.0], dtype=dtype)
-    found = slope(prior_from(name), mean, sigma)
+    found = mean_gradient(prior_from(name), mean, sigma)
     assert found.isfinite().all()
     assert found[0] == 0
     if name != "gaussian" and sigma < 1e-6:
@@ -93,10 +93,10 @@ def test_slopes_are_finite_and_zero_at_zero(name, dtype, sigma):
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_slope_can_be_added_to_the_mean_itself(name, dtype, generator):
+def test_a_gradient_can_be_added_to_the_mean_itself(name, dtype, generator):
     mean = normal((5, 7), generator).to(dtype)
-    expected = mean - 0.1 * slope(prior_from(name), mean, 0.4)
-    prior_from(name).add_mean_slope(mean, mean, 0.4, -0.1)
+    expected = mean - 0.1 * mean_gradient(prior_from(name), mean, 0.4)
+    add_mean_gradient(prior_from(name), mean, mean, 0.4, -0.1)
     torch.testing.assert_close(mean, expected)
 
 
@@ -142,23 +142,41 @@ def test_the_gradient_of_every_layer_with_learned_scales_is_that_of_its_kl(kind,
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 4e-6), (torch.float64, 1e-13)])
-def test_slopes_of_learned_scales_are_the_dawson_function(dtype, rtol, generator):
+def test_gradients_of_learned_scales_are_the_dawson_function(dtype, rtol, generator):
     mean, log_sigma2 = normal((500,), generator), 4 * normal((500,), generator)
     x, sigma = mean / (math.sqrt(2) * (log_sigma2 / 2).exp()), (log_sigma2 / 2).exp()
     dawson = torch.from_numpy(dawsn(x.numpy()))
-    of_mean, of_scale = exact_slopes(mean.to(dtype), log_sigma2.to(dtype))
+    of_mean, of_scale = exact_gradients(mean.to(dtype), log_sigma2.to(dtype))
     torch.testing.assert_close(of_mean.double(), math.sqrt(2) * dawson / sigma, rtol=rtol, atol=0)
     torch.testing.assert_close(of_scale.double(), -x * dawson, rtol=rtol, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_slopes_of_learned_scales_are_finite(dtype):
+def test_gradients_of_learned_scales_are_finite(dtype):
     mean = torch.tensor([0.0, 1e-12, 1e-3, 1.0, -50.0], dtype=dtype)
     for log_sigma2, expected in ((-1e4, -0.5), (1e4, 0.0)):
-        of_mean, of_scale = exact_slopes(mean, torch.full_like(mean, log_sigma2))
+        of_mean, of_scale = exact_gradients(mean, torch.full_like(mean, log_sigma2))
         assert of_mean.isfinite().all()
         torch.testing.assert_close(of_scale[2:], torch.full_like(mean[2:], expected))
         torch.testing.assert_close(of_mean[2:], -2 * expected / mean[2:])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("log_sigma2", [0.0, -40.0, -68.0, -75.0, -90.0, -1000.0])
+def test_one_scale_for_all_and_one_for_each_weight_have_the_same_gradient(log_sigma2, dtype):
+    mean = torch.tensor([0.0, 1e-18, 1e-15, 3e-14, 1e-8, 0.1, -7.0], dtype=dtype)
+    of_mean, _ = exact_gradients(mean, torch.full_like(mean, log_sigma2))
+    tied = mean_gradient(prior_from("log-uniform"), mean, math.exp(log_sigma2 / 2))
+    torch.testing.assert_close(tied, of_mean, rtol=2e-6, atol=0)
+
+
+def test_a_prior_of_ones_own_is_differentiated():
+    class Doubled(dn.Gaussian):
+        def kl(self, mean: torch.Tensor, log_sigma2: torch.Tensor) -> torch.Tensor:
+            return 2 * super().kl(mean, log_sigma2)
+
+    mean = torch.tensor([1.0, -2.0], dtype=torch.float64)
+    torch.testing.assert_close(mean_gradient(Doubled(), mean, 0.5), 2 * mean)
 
 
 def test_models_mix_tied_learned_fixed_shared_and_parametrised_layers(generator):

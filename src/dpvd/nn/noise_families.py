@@ -104,21 +104,6 @@ class AdditiveNoise(VariationalLayer):
         """By name, the layer's parameters that hold the means, and where the KL term sees them (None: everywhere)."""
         return {"weight": self.kept}
 
-    @torch.no_grad()
-    def add_kl_slope(self, name: str, total: Tensor, scale: float) -> None:
-        """Add scale · ∂kl()/∂(parameter ``name``) to ``total`` in place, for a tied layer.
-
-        Edge cases: ``total`` may be the parameter itself. Pruned weights have no slope. Scale 0 has a finite one.
-        """
-        mean, seen = self.get_parameter(name), self.mean_masks()[name]
-        sigma = math.exp(self.log_sigma2.item() / 2)
-        if seen is None:
-            self.prior.add_mean_slope(total, mean, sigma, scale)
-            return
-        slope = torch.zeros_like(mean)
-        self.prior.add_mean_slope(slope, mean, sigma, scale)
-        total.add_(slope.masked_fill_(~seen, 0.0))
-
     def scale_jacobian(self) -> dict[str, Tensor]:
         """{"log_sigma2": ∂σ/∂log σ² = σ/2} if learned, else {}."""
         return {"log_sigma2": (self.log_sigma2.detach() / 2).exp_().div_(2)} if self.learned else {}

@@ -3,7 +3,6 @@
 All are normalised to 0 as α → ∞ (the prior is improper: only differences mean something) and elementwise.
 """
 
-import math
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -14,9 +13,7 @@ from scipy.special import dawsn
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
-from dpvd.native import add_dawson
-
-__all__ = ["add_exact_slope", "exact_kl", "kingma_kl", "molchanov_kl"]
+__all__ = ["exact_kl", "kingma_kl", "molchanov_kl"]
 
 # Molchanov, Ashukha and Vetrov (arXiv:1701.05369v3), "Approximation of the KL divergence".
 _MOLCHANOV = (0.63576, 1.87320, 1.48695)
@@ -46,34 +43,6 @@ def exact_kl(log_alpha: Tensor) -> Tensor:
     """
     value: Tensor = _ExactKL.apply(log_alpha)[0]  # type: ignore[no-untyped-call]
     return value
-
-
-def add_exact_slope(total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-    """Add scale · ∂KL/∂mean = scale · (√2/σ) D(mean/(√2 σ)) to ``total`` in place, for posteriors N(mean, σ²).
-
-    Guarantees: a relative error of at most 2e-6 in float32, in one pass without temporaries where both tensors are
-    contiguous and on the CPU; computed in float64 everywhere else.
-
-    Edge cases: ``total`` may be ``mean`` itself. σ > 0; as σ → 0 the slope tends to 1/mean.
-
-    >>> total = torch.zeros(2, dtype=torch.float64)
-    >>> add_exact_slope(total, torch.tensor([0.0, 1.0], dtype=torch.float64), sigma=0.01, scale=2.0)
-    >>> total.numpy().round(3).tolist()
-    [0.0, 2.0]
-    """
-    inner, outer = 1 / (math.sqrt(2) * sigma), scale * math.sqrt(2) / sigma
-    if total.dtype == mean.dtype and all(map(_is_plain, (total, mean))):
-        flat_total, flat_mean = total.detach().view(-1).numpy(), mean.detach().view(-1).numpy()
-        add_dawson(flat_total, flat_mean, inner, outer, threads=torch.get_num_threads())
-        return
-    slope = torch.zeros(mean.shape, dtype=torch.float64)
-    add_dawson(slope.view(-1).numpy(), mean.detach().to(slope).contiguous().view(-1).numpy(), inner, outer)
-    total.add_(slope.to(total))
-
-
-def _is_plain(tensor: Tensor) -> bool:
-    """Whether NumPy sees the memory of the tensor as one array that the Dawson function can be added to."""
-    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64) and tensor.is_contiguous()
 
 
 def molchanov_kl(log_alpha: Tensor) -> Tensor:

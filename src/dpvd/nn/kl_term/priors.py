@@ -10,17 +10,26 @@ import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError, choice, positive
-from dpvd.nn.kl_term.divergences import add_exact_slope, exact_kl, kingma_kl, molchanov_kl
+from dpvd.nn.kl_term.divergences import exact_kl, kingma_kl, molchanov_kl
 
-__all__ = ["ARD", "Approximation", "Gaussian", "LogUniform", "Prior", "log_square", "prior_from"]
+__all__ = [
+    "ARD",
+    "SQUARE_OFFSET",
+    "Approximation",
+    "Gaussian",
+    "LogUniform",
+    "Prior",
+    "log_square",
+    "prior_from",
+]
 
-_SQUARE_OFFSET = 1e-16
-_LEAST_SIGMA = 1e-20  # float32 holds no powers of less; a smaller scale has the slope of 0
+SQUARE_OFFSET = 1e-16
+"""What is added to mean² where its logarithm is taken."""
 
 
 def log_square(mean: Tensor) -> Tensor:
     """log(mean² + 1e-16): the offset keeps the value and its gradient finite at mean = 0."""
-    return (mean.square() + _SQUARE_OFFSET).log()
+    return (mean.square() + SQUARE_OFFSET).log()
 
 
 class Prior(ABC):
@@ -33,24 +42,6 @@ class Prior(ABC):
     @abstractmethod
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
         """KL(N(mean, α·mean²) ‖ prior), in the shape of ``mean``, to which ``log_alpha`` must broadcast."""
-
-    def add_mean_slope(self, total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-        """Add scale · ∂KL(N(mean, σ²) ‖ prior)/∂mean to ``total`` in place, elementwise, for one σ of all.
-
-        By autograd, for any prior; priors with a simple slope override it.
-
-        Edge cases: ``total`` may be ``mean`` itself. σ = 0 gives the limit, which is finite: 0 where the mean is 0.
-
-        >>> weight = torch.tensor([2.0, -4.0])
-        >>> Gaussian(std=2.0).add_mean_slope(weight, weight, sigma=0.1, scale=-1.0)
-        >>> weight
-        tensor([ 1.5000, -3.0000])
-        """
-        log_sigma2 = torch.tensor(2 * math.log(sigma) if sigma > 0 else -math.inf, dtype=mean.dtype, device=mean.device)
-        with torch.enable_grad():
-            leaf = mean.detach().requires_grad_()
-            (slope,) = torch.autograd.grad(self.kl(leaf, log_sigma2).sum(), leaf)
-        total.add_(slope, alpha=scale)
 
 
 class _ScaleFreePrior(Prior):
@@ -104,12 +95,6 @@ class LogUniform(_ScaleFreePrior):
     def of_log_alpha(self, log_alpha: Tensor) -> Tensor:
         return _LOG_UNIFORM_KL[Approximation(self.approximation)](log_alpha)
 
-    def add_mean_slope(self, total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-        if self.approximation is Approximation.EXACT and sigma >= _LEAST_SIGMA:
-            add_exact_slope(total, mean, sigma, scale)
-        else:
-            super().add_mean_slope(total, mean, sigma, scale)
-
 
 @dataclass(frozen=True)
 class ARD(_ScaleFreePrior):
@@ -117,9 +102,6 @@ class ARD(_ScaleFreePrior):
 
     def of_log_alpha(self, log_alpha: Tensor) -> Tensor:
         return 0.5 * torch.nn.functional.softplus(-log_alpha)
-
-    def add_mean_slope(self, total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-        total.addcdiv_(mean, mean.square().add_(sigma**2 + _SQUARE_OFFSET), value=scale)
 
 
 @dataclass(frozen=True)
@@ -141,9 +123,6 @@ class Gaussian(Prior):
 
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
         return self.kl(mean, log_alpha + log_square(mean))
-
-    def add_mean_slope(self, total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-        total.add_(mean, alpha=scale / self.std**2)
 
 
 _BY_NAME = MappingProxyType(
