@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.special import dawsn
 from torch import nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, parametrize
 
 import dpvd.nn as dn
 from dpvd.nn import prior_from
@@ -177,6 +177,18 @@ def test_a_prior_of_ones_own_is_differentiated():
 
     mean = torch.tensor([1.0, -2.0], dtype=torch.float64)
     torch.testing.assert_close(mean_gradient(Doubled(), mean, 0.5), 2 * mean)
+
+
+def test_parametrised_scales_get_their_gradient():
+    class Doubled(nn.Module):
+        def forward(self, log_sigma2: torch.Tensor) -> torch.Tensor:
+            return 2 * log_sigma2
+
+    layer = dn.AdditiveLinear(4, 3, **LEARNED)
+    parametrize.register_parametrization(layer, "log_sigma2", Doubled())
+    expected = by_autograd(layer)
+    assert set(expected) == {"weight", "parametrizations.log_sigma2.original"}
+    assert_same(added(layer), expected)
 
 
 def test_models_mix_tied_learned_fixed_shared_and_parametrised_layers(generator):

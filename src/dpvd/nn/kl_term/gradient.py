@@ -118,9 +118,13 @@ def _add_dawson(total: Tensor, x: Tensor, inner: float, outer: float) -> None:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether NumPy sees the memory of the tensor as one array that the function can be added to."""
-    supported = tensor.dtype in (torch.float32, torch.float64)
-    return supported and tensor.device.type == "cpu" and tensor.is_contiguous()
+    """Whether NumPy sees the memory of the tensor as one array that D can be added to."""
+    return _is_supported(tensor) and tensor.is_contiguous()
+
+
+def _is_supported(tensor: Tensor) -> bool:
+    """Whether the Dawson function of :mod:`dpvd.native` takes such numbers."""
+    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
 
 
 def _as_array(tensor: Tensor) -> npt.NDArray[Any]:
@@ -239,15 +243,14 @@ def _add_tied_gradient(layer: AdditiveNoise, name: str, total: Tensor, scale: fl
 
 def _has_exact_gradients(layer: VariationalLayer) -> TypeGuard[AdditiveNoise]:
     """Whether :func:`exact_gradients` has the gradient of a layer, and is the faster way to it."""
-    return (
-        isinstance(layer, AdditiveNoise)
-        and isinstance(layer.weight, nn.Parameter)  # neither made up of several nor parametrised
-        and layer.log_sigma2.shape == layer.weight.shape
-        and layer.prior == LogUniform()
-        and layer.weight.device.type == "cpu"
-        and layer.weight.dtype in (torch.float32, torch.float64)
-        and layer.log_sigma2.dtype == layer.weight.dtype
-    )
+    if not isinstance(layer, AdditiveNoise) or layer.prior != LogUniform():
+        return False
+    # Neither made up of several matrices nor parametrised: otherwise something else is trained.
+    own = {**layer._parameters, **layer._buffers}
+    if not {"weight", "log_sigma2"} <= own.keys():
+        return False
+    alike = layer.log_sigma2.shape == layer.weight.shape
+    return alike and layer.log_sigma2.dtype == layer.weight.dtype and _is_supported(layer.weight)
 
 
 def _exact_gradients_of(layer: AdditiveNoise, names: Mapping[int, str]) -> dict[str, Tensor]:
