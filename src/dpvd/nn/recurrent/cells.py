@@ -1,7 +1,8 @@
 """One step of the recurrences of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, forwards and backwards, in place.
 
-Every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. A cell turns a into what its backward step needs,
-and that into δ = dL/da, in one and the same buffer: of a sequence [T, B, gates] only one such buffer is ever held.
+Every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. A cell turns a into what its backward
+step needs, and that into δ = dL/da, in one and the same buffer: of a sequence [T, B, gates] only one
+such buffer is ever held.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +16,8 @@ __all__ = ["CELLS", "Cell", "State"]
 State: TypeAlias = tuple[Tensor, ...]
 """The hidden state h, and for an LSTM also the cell c."""
 
-# Gradients of the activations from their values y, g y (1 - y), g (1 - y²) and g (y > 0): one pass each, in place.
+# Gradients of the activations from their values y, one pass each, in place:
+# g y (1 - y), g (1 - y²) and g (y > 0).
 _sigmoid_backward = torch.ops.aten.sigmoid_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
@@ -26,21 +28,29 @@ class Cell(ABC):
 
     Attributes:
         blocks: how many gates of the hidden size there are.
-        sums: whether a and b matter by their sum only. Then δ is the gradient of both, and b has been added to the
-            buffer of a already.
+        sums: whether a and b matter by their sum only. Then δ is the gradient of both, and b has been
+            added to the buffer of a already.
         keeps: whether a step needs a tensor [B, hidden] beside its gates to go back.
-        carries: 1 if h_(t-1) also reaches h_t around the gates, else 0.
+        carries: whether h_(t-1) also reaches h_t around the gates.
     """
 
     blocks: ClassVar[int]
     sums: ClassVar[bool]
     keeps: ClassVar[bool]
-    carries: ClassVar[int]
+    carries: ClassVar[bool]
 
     @staticmethod
     @abstractmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
-        """Write activations over a in ``gates`` [B, blocks · hidden], and what the step gives into the last two."""
+        """Take one step.
+
+        Args:
+            gates: a, [B, blocks · hidden], overwritten by the activations.
+            b: [B, blocks · hidden].
+            before: the state before the step, each [B, hidden].
+            kept: [B, hidden], or [B, 0]; filled with what the cell keeps.
+            hidden: [B, hidden], filled with h_t.
+        """
 
     @staticmethod
     @abstractmethod
@@ -50,15 +60,18 @@ class Cell(ABC):
         Args:
             gates, kept: as the forward step left them.
             before: the state before the step.
-            arriving: the gradients of the state after it, overwritten by those of the state before; what reaches
-                h through b is left to the caller.
+            arriving: the gradients of the state after it, each [B, hidden], overwritten by those of the
+                state before; what reaches h through b is left to the caller.
         """
 
 
 class _LSTM(Cell):
     """c_t = σ(f) c_(t-1) + σ(i) tanh(g), h_t = σ(o) tanh(c_t); keeps c_t."""
 
-    blocks, sums, keeps, carries = 4, True, True, 0
+    blocks = 4
+    sums = True
+    keeps = True
+    carries = False
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
@@ -71,13 +84,17 @@ class _LSTM(Cell):
 
     @staticmethod
     def backward(gates: Tensor, kept: Tensor, before: State, arriving: list[Tensor]) -> Tensor:
-        i, f, g, o = gates.chunk(4, 1)
-        (dh, dc), squashed = arriving, kept.tanh()
+        i, f, g, o = gates.chunk(4, 1)  # views of [B, hidden]: what is written to them is in gates
+        dh, dc = arriving
+        squashed = kept.tanh()
+        # h = σ(o) tanh(c): to c, which has a gradient from the next step already, and to o.
         spare = dh * o
         dc += _tanh_backward(spare, squashed, grad_input=spare)
         _sigmoid_backward(squashed.mul_(dh), o, grad_input=o)
+        # c = σ(f) c before + σ(i) tanh(g): products first, since each activation is overwritten.
         torch.mul(dc, g, out=spare)
-        _tanh_backward(torch.mul(dc, i, out=squashed), g, grad_input=g)
+        torch.mul(dc, i, out=squashed)
+        _tanh_backward(squashed, g, grad_input=g)
         _sigmoid_backward(spare, i, grad_input=i)
         torch.mul(dc, before[1], out=spare)
         dc *= f
@@ -88,7 +105,10 @@ class _LSTM(Cell):
 class _GRU(Cell):
     """n = tanh(a_n + σ(r) b_n), h_t = (1 - σ(z)) n + σ(z) h_(t-1); keeps b_n."""
 
-    blocks, sums, keeps, carries = 3, False, True, 1
+    blocks = 3
+    sums = False
+    keeps = True
+    carries = True
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
@@ -103,10 +123,13 @@ class _GRU(Cell):
     def backward(gates: Tensor, kept: Tensor, before: State, arriving: list[Tensor]) -> Tensor:
         r, z, n = gates.chunk(3, 1)
         (dh,) = arriving
-        to_z, to_n = (before[0] - n).mul_(dh), dh - dh * z
+        # h = (1 - σ(z)) n + σ(z) h before
+        to_z = (before[0] - n).mul_(dh)
+        to_n = dh - dh * z
         dh *= z
         _sigmoid_backward(to_z, z, grad_input=z)
         _tanh_backward(to_n, n, grad_input=n)
+        # n = tanh(a_n + σ(r) b_n): the gradient of b_n is σ(r) times that of a_n, which is in n by now.
         through_reset = n * r
         _sigmoid_backward(kept * n, r, grad_input=r)
         return torch.cat([gates[:, : 2 * r.shape[1]], through_reset], 1)
@@ -115,7 +138,10 @@ class _GRU(Cell):
 class _TanhRNN(Cell):
     """h_t = tanh(a + b)."""
 
-    blocks, sums, keeps, carries = 1, True, False, 0
+    blocks = 1
+    sums = True
+    keeps = False
+    carries = False
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
@@ -130,7 +156,10 @@ class _TanhRNN(Cell):
 class _ReluRNN(Cell):
     """h_t = max(a + b, 0)."""
 
-    blocks, sums, keeps, carries = 1, True, False, 0
+    blocks = 1
+    sums = True
+    keeps = False
+    carries = False
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
@@ -142,5 +171,10 @@ class _ReluRNN(Cell):
         return gates
 
 
-CELLS: dict[str, type[Cell]] = {"LSTM": _LSTM, "GRU": _GRU, "RNN_TANH": _TanhRNN, "RNN_RELU": _ReluRNN}
+CELLS: dict[str, type[Cell]] = {
+    "LSTM": _LSTM,
+    "GRU": _GRU,
+    "RNN_TANH": _TanhRNN,
+    "RNN_RELU": _ReluRNN,
+}
 """By ``mode`` of the torch layer."""

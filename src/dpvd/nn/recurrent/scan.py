@@ -1,11 +1,15 @@
 """A recurrence over a whole sequence, one layer in one direction, with its backward pass written out.
 
-Autograd over the steps would keep a dozen tensors for each and add up weight gradients step by step. Here the
-backward pass stops at the pre-activations of the gates; what weights get follows from them in one product.
+Autograd over the steps would keep a dozen tensors for each and add up weight gradients step by step.
+Here the backward pass stops at the pre-activations of the gates; what weights get follows from them in
+one product.
+
+Sizes in comments: T steps, B examples; "gates" is blocks · size with "size" units in a gate; "hidden"
+is that of h, which is size, or less behind a projection.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,7 +24,7 @@ __all__ = ["Noise", "before", "half_inverse", "scan", "variance_gradient"]
 
 @dataclass(frozen=True)
 class Noise:
-    """Noise on one weight matrix by local reparameterisation: √(x²σ²) ε is added to what the matrix gives.
+    """Noise on one weight matrix by local reparameterisation: it gives √(x²σ²) ε more.
 
     Args:
         variance: σ², [gates, in], or [1, in] where all gates share it.
@@ -45,15 +49,25 @@ def half_inverse(std: Tensor) -> Tensor:
 
 
 def variance_gradient(delta: Tensor, draw: Tensor, slope: Tensor) -> Tensor:
-    """u = dL/dv = δ ε / (2√v), of the shape of ``slope`` = 1 / (2√v): summed over the gates that share v."""
+    """u = dL/dv = δ ε / (2√v), summed over the gates that share v.
+
+    Args:
+        delta: δ, [..., B, gates].
+        draw: ε, [B, gates].
+        slope: 1 / (2√v), [..., B, gates] or [..., B, 1]; u has this shape.
+    """
     product = delta * draw
-    return (product.sum(-1, keepdim=True) if slope.shape[-1] == 1 else product) * slope
+    if slope.shape[-1] == 1:
+        product = product.sum(-1, keepdim=True)
+    return product * slope
 
 
 def before(hidden: Tensor, start: Tensor, reverse: bool) -> Tensor:
     """h_(t-1) for all t, [T, B, hidden], from h_t and the state at the start."""
-    parts = [hidden[1:], start.unsqueeze(0)] if reverse else [start.unsqueeze(0), hidden[:-1]]
-    return torch.cat(parts)
+    first = start.unsqueeze(0)
+    if reverse:
+        return torch.cat([hidden[1:], first])
+    return torch.cat([first, hidden[:-1]])
 
 
 def scan(
@@ -70,35 +84,65 @@ def scan(
 ) -> tuple[Tensor, State, Tensor | None, Tensor | None]:
     """Run a cell over a sequence: b_t = W h_(t-1) + offset_t, h_t = cell(a_t, b_t, state).
 
-    Guarantees: differentiable once in every tensor but ε. The gradients of ``a``, ``offset`` and ``projected`` are
-    those that arrive at the pre-activations of each step; those of weights are only formed if asked for.
+    Guarantees: differentiable once in every tensor but ε. The gradients of ``a``, ``offset`` and
+    ``projected`` are those that arrive at the pre-activations of each step; those of weights are only
+    formed if asked for.
 
-    Edge cases: ``a`` is *overwritten*, without autograd being told: by activations, then by gradients. Whatever made it
-    must not need its own result to go back (a linear map does not), and nobody else may read it. Going back a second
-    time over the same pass is refused by autograd, since activations are gone.
+    Edge cases: ``a`` is *overwritten*, without autograd being told: by activations, then by gradients.
+    Whatever made it must not need its own result to go back (a linear map does not), and nobody else may
+    read it. Going back a second time over the same pass is refused by autograd, since activations are
+    gone.
 
     Args:
         cell: the recurrence.
         a: [T, B, gates], W_ih x_t + b_ih.
         offset: [T, B, gates], b_hh for each step; None if the cell sums a and b, and a holds b_hh.
         weight: W_hh, [gates, hidden].
-        start: the state before the first step, each [B, hidden].
+        start: the state before the first step: h [B, hidden], and for an LSTM also c [B, size].
         reverse: whether to go from the last step to the first.
         noise: that of W_hh.
-        projection: W_hr of an LSTM with ``proj_size``, [projected, hidden].
-        projected: [T, B, projected], zeros: its gradient is the one that arrives at the projections.
+        projection: W_hr of an LSTM with ``proj_size``, [hidden, size].
+        projected: [T, B, hidden], zeros: its gradient is the one that arrives at the projections.
 
     Returns:
-        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 / (2√v) of the noise at
-        each step, and all h_t before their projection, each None where there is none.
+        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 / (2√v)
+        of the noise at each step, and all h_t before their projection, each None where there is none.
     """
-    variance, draw = (None, None) if noise is None else (noise.variance, noise.draw)
+    variance = None if noise is None else noise.variance
+    draw = None if noise is None else noise.draw
     apply: Any = _Scan.apply  # untyped in torch
-    hidden, slope, raw, *end = apply(cell, reverse, a, offset, weight, variance, draw, projection, projected, *start)
+    hidden, slope, raw, *end = apply(
+        cell,
+        reverse,
+        a,
+        offset,
+        weight,
+        variance,
+        draw,
+        projection,
+        projected,
+        *start,
+    )
     return hidden, tuple(end), slope, raw
 
 
+class _Saved(NamedTuple):
+    """What the backward pass needs of the forward pass, beside the state at the start."""
+
+    gates: Tensor  # [T, B, gates], activations; dL/da is written over them
+    weight: Tensor  # W_hh, [gates, hidden]
+    variance: Tensor | None  # σ² of W_hh, [gates, hidden] or [1, hidden]
+    draw: Tensor | None  # ε, [B, gates]
+    projection: Tensor | None  # W_hr, [hidden, size]
+    hidden: Tensor  # h_t, [T, B, hidden]
+    kept: Tensor  # what the cell keeps of each step, [T, B, size], or [T, B, 0]
+    raw: Tensor  # h_t before their projection, [T, B, size]
+    slope: Tensor | None  # 1 / (2√v), [T, B, gates] or [T, B, 1]
+
+
 class _Scan(torch.autograd.Function):
+    """:func:`scan` with the parts of the noise, and the state, as arguments of their own."""
+
     @staticmethod
     def forward(
         ctx: Any,
@@ -113,66 +157,136 @@ class _Scan(torch.autograd.Function):
         projected: Tensor | None,
         *start: Tensor,
     ) -> tuple[Tensor | None, ...]:
-        gates, (steps, count, _) = a.detach(), a.shape
+        steps, count, _ = a.shape
         size = len(weight) // cell.blocks
+        gates = a.detach()  # [T, B, gates]; the cell writes activations over it
         hidden = a.new_empty(steps, count, weight.shape[1])
         kept = a.new_empty(steps, count, size if cell.keeps else 0)
         raw = hidden if projection is None else a.new_empty(steps, count, size)
-        std = None if variance is None else a.new_empty(steps, count, len(variance))
+        noise = None if variance is None or draw is None else Noise(variance, draw)
+        # √v, [T, B, gates], or [T, B, 1] where all gates share it
+        std = None if noise is None else a.new_empty(steps, count, len(noise.variance))
+
         state = start
         for t in _order(steps, reverse):
-            b = gates[t].addmm_(state[0], weight.T) if offset is None else offset[t].addmm(state[0], weight.T)
-            if variance is not None and draw is not None and std is not None:
-                std[t] = Noise(variance, draw).std(state[0])
-                b.addcmul_(std[t], draw)
+            h = state[0]  # [B, hidden]
+            b = _recurrent_part(gates[t], None if offset is None else offset[t], h, weight)
+            if noise is not None and std is not None:
+                std[t] = noise.std(h)
+                b.addcmul_(std[t], noise.draw)
             cell.forward(gates[t], b, state, kept[t], raw[t])
             if projection is not None:
                 torch.mm(raw[t], projection.T, out=hidden[t])
             state = (hidden[t], kept[t])[: len(start)]
+
         slope = None if std is None else half_inverse(std)
-        ctx.cell, ctx.reverse = cell, reverse
-        ctx.save_for_backward(gates, weight, variance, draw, projection, hidden, kept, raw, slope, *start)
+        saved = _Saved(gates, weight, variance, draw, projection, hidden, kept, raw, slope)
+        ctx.cell = cell
+        ctx.reverse = reverse
+        ctx.save_for_backward(*saved, *start)
         ctx.set_materialize_grads(False)
         unprojected = None if projection is None else raw
-        ctx.mark_non_differentiable(*(value for value in (slope, unprojected) if value is not None))
+        ctx.mark_non_differentiable(*(v for v in (slope, unprojected) if v is not None))
         return hidden, slope, unprojected, *(part.clone() for part in state)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        gates, weight, variance, draw, projection, hidden, kept, raw, slope, *start = ctx.saved_tensors
-        cell, reverse, (d_hidden, _, _, *d_end) = ctx.cell, ctx.reverse, grads
-        arriving = [torch.zeros_like(s) if d is None else d.clone() for s, d in zip(start, d_end, strict=True)]
-        deltas = gates if cell.sums else torch.empty_like(gates)
-        at_projection = None if projection is None else torch.empty_like(hidden)
-        order = list(_order(len(gates), reverse))
-        for t, previous in zip(order[::-1], [*order[-2::-1], None], strict=True):
-            state = start if previous is None else (hidden[previous], kept[previous])
-            if d_hidden is not None:
-                arriving[0] += d_hidden[t]
-            if at_projection is not None:
-                at_projection[t] = arriving[0]
-                arriving[0] = arriving[0] @ projection
-            delta = cell.backward(gates[t], kept[t], state, arriving)
-            if not cell.sums:
-                deltas[t] = delta
-            arriving[0] = torch.addmm(arriving[0], delta, weight) if cell.carries else delta @ weight
-            if slope is not None:
-                u = variance_gradient(delta, draw, slope[t])
-                arriving[0].addcmul_(state[0], u @ variance, value=2)
-        d_weight = d_variance = d_projection = None
-        if ctx.needs_input_grad[4] or ctx.needs_input_grad[5]:
-            came_in = before(hidden, start[0], reverse)
-            d_weight = _summed_outer(deltas, came_in)
-            if ctx.needs_input_grad[5]:
-                d_variance = _summed_outer(variance_gradient(deltas, draw, slope), came_in.square())
-        if at_projection is not None and ctx.needs_input_grad[7]:
-            d_projection = _summed_outer(at_projection, raw)
-        d_offset = None if cell.sums else deltas
-        return None, None, gates, d_offset, d_weight, d_variance, None, d_projection, at_projection, *arriving
+        saved = _Saved(*ctx.saved_tensors[: len(_Saved._fields)])
+        start = ctx.saved_tensors[len(_Saved._fields) :]
+        d_hidden, _, _, *d_end = grads
+        arriving = [
+            torch.zeros_like(part) if gradient is None else gradient.clone()
+            for part, gradient in zip(start, d_end, strict=True)
+        ]
+        deltas, at_projection = _go_back(ctx.cell, ctx.reverse, saved, start, d_hidden, arriving)
+
+        _, _, _, _, wants_weight, wants_variance, _, wants_projection, *_ = ctx.needs_input_grad
+        d_weight = None
+        d_variance = None
+        d_projection = None
+        if wants_weight or wants_variance:
+            came_in = before(saved.hidden, start[0], ctx.reverse)  # h_(t-1), [T, B, hidden]
+            if wants_weight:
+                d_weight = _summed_outer(deltas, came_in)
+            if wants_variance and saved.draw is not None and saved.slope is not None:
+                u = variance_gradient(deltas, saved.draw, saved.slope)
+                d_variance = _summed_outer(u, came_in.square())
+        if wants_projection and at_projection is not None:
+            d_projection = _summed_outer(at_projection, saved.raw)
+        return (
+            None,  # cell
+            None,  # reverse
+            saved.gates,  # a
+            None if ctx.cell.sums else deltas,  # offset
+            d_weight,
+            d_variance,
+            None,  # draw
+            d_projection,
+            at_projection,  # projected
+            *arriving,  # start
+        )
+
+
+def _recurrent_part(a: Tensor, offset: Tensor | None, h: Tensor, weight: Tensor) -> Tensor:
+    """b = W h + offset, [B, gates]; without an offset it is a + b, written over ``a``."""
+    if offset is None:
+        return a.addmm_(h, weight.T)
+    return offset.addmm(h, weight.T)
+
+
+def _go_back(
+    cell: type[Cell],
+    reverse: bool,
+    saved: _Saved,
+    start: State,
+    d_hidden: Tensor | None,
+    arriving: list[Tensor],
+) -> tuple[Tensor, Tensor | None]:
+    """From the last step to the first: what arrives at b_t, and at the projections, of all steps.
+
+    Writes dL/da over ``saved.gates``.
+
+    Args:
+        cell, reverse: as for :func:`scan`.
+        saved: of the forward pass.
+        start: the state before the first step.
+        d_hidden: dL/dh_t from outside of the recurrence, [T, B, hidden], or None for none.
+        arriving: the gradients of the state at the end, overwritten by those of the start.
+
+    Returns:
+        δ = dL/db, [T, B, gates]; and dL/dh_t before it goes through the projections, [T, B, hidden], or
+        None without projections.
+    """
+    deltas = saved.gates if cell.sums else torch.empty_like(saved.gates)
+    at_projection = None if saved.projection is None else torch.empty_like(saved.hidden)
+    order = _order(len(saved.gates), reverse)
+    for position in reversed(range(len(order))):
+        t = order[position]
+        state = start  # before the step
+        if position > 0:
+            previous = order[position - 1]
+            state = (saved.hidden[previous], saved.kept[previous])
+        if d_hidden is not None:
+            arriving[0] += d_hidden[t]
+        if at_projection is not None and saved.projection is not None:
+            at_projection[t] = arriving[0]
+            arriving[0] = arriving[0] @ saved.projection  # [B, size]
+        delta = cell.backward(saved.gates[t], saved.kept[t], state, arriving)  # [B, gates]
+        if not cell.sums:
+            deltas[t] = delta
+        if cell.carries:
+            arriving[0] = torch.addmm(arriving[0], delta, saved.weight)  # [B, hidden]
+        else:
+            arriving[0] = delta @ saved.weight
+        if saved.variance is not None and saved.draw is not None and saved.slope is not None:
+            u = variance_gradient(delta, saved.draw, saved.slope[t])
+            arriving[0].addcmul_(state[0], u @ saved.variance, value=2)  # dv/dh = 2 h σ²
+    return deltas, at_projection
 
 
 def _order(steps: int, reverse: bool) -> range:
+    """The steps in the order in which they are taken."""
     return range(steps)[::-1] if reverse else range(steps)
 
 
