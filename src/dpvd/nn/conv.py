@@ -56,13 +56,13 @@ class ConvMap(VariationalLayer):
 class AdditiveConv(ConvMap, AdditiveNoise):
     """Convolution with additive Gaussian weight noise, θ = φ + σε (sparse variational dropout).
 
-    y = x∗φ + b + √v ε with v = x²∗σ² and ε drawn per example, output channel and position: each output has the
-    distribution that weight noise would have caused; that outputs at different positions share weights, and so
-    would be correlated, is left out (Molchanov et al. do the same).
+    y = x∗φ + b + √v ε with v = x²∗σ² and ε drawn per example, output channel and position: each
+    output has the distribution that weight noise would have caused; that outputs at different
+    positions share weights, and so would be correlated, is left out (Molchanov et al. do the same).
 
-    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
-    the result is that of torch's layer bit for bit; σ = 0 gives the same in training mode (up to rounding, if σ is
-    learned for each weight and the layer the first).
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not
+    ``sampling``) the result is that of torch's layer bit for bit; σ = 0 gives the same in training
+    mode (up to rounding, if σ is learned for each weight and the layer the first).
 
     Edge cases: a rate per input unit ("neuron") is one per input channel of a group.
 
@@ -114,9 +114,9 @@ class AdditiveConv(ConvMap, AdditiveNoise):
     def _is_unfolded(self, x: Tensor) -> bool:
         """Whether mean and variance are made from one unfolding of the inputs, at less than half the time.
 
-        That pays in a first layer: the inputs need no gradient, and channels are too few for libraries for
-        convolutions, whose weight gradients are slow there. Without learned rates, σ may be 0, and the mean then
-        has to be torch's bit for bit.
+        That pays in a first layer: the inputs need no gradient, and channels are too few for
+        libraries for convolutions, whose weight gradients are slow there. Without learned rates, σ
+        may be 0, and the mean then has to be torch's bit for bit.
         """
         simple = self.padding in ((0,) * len(self.kernel_size), "valid") and set(self.dilation) == {1}
         small = self.weight[0].numel() <= _UNFOLDED_WEIGHTS

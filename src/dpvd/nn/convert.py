@@ -50,27 +50,31 @@ def variational(
 ) -> nn.Module:
     """Return a copy of the model whose layers are variational, where the family has them; the model is untouched.
 
-    Guarantees: weights, biases, ``requires_grad``, device, dtype, mode and hooks are kept, so in eval mode
-    the copy computes what the model does; the noise parameters of a frozen layer are frozen too. A layer
-    used in several places stays one layer. No random numbers are used up. The copy carries the account of what
-    was done as ``conversion``, which is also logged at level INFO.
+    Guarantees: weights, biases, ``requires_grad``, device, dtype, mode and hooks are kept, so in
+    eval mode the copy computes what the model does; the noise parameters of a frozen layer are
+    frozen too. A layer used in several places stays one layer. No random numbers are used up. The
+    copy carries the account of what was done as ``conversion``, which is also logged at level INFO.
 
-    Edge cases: only the exact classes are converted; subclasses, reparametrised layers, whose weight is not a
-    plain parameter, embeddings that rescale (``max_norm``), count words over a batch or ask for sparse gradients, and
-    LSTMs with projections are left. An embedding whose weight is tied to a layer that is converted is left, and stays
-    tied. An ``nn.TransformerEncoderLayer`` in which something is converted becomes a
+    Edge cases: only the exact classes are converted; subclasses, reparametrised layers, whose
+    weight is not a plain parameter, embeddings that rescale (``max_norm``), count words over a
+    batch or ask for sparse gradients, and LSTMs with projections are left. An embedding whose
+    weight is tied to a layer that is converted is left, and stays tied. An
+    ``nn.TransformerEncoderLayer`` in which something is converted becomes a
     ``VariationalTransformerEncoderLayer``, so that its fast path does not go past the noise.
 
     Args:
         model: any module, also a single layer.
-        layer: "additive" (``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.ConvTranspose2d``, ``nn.Embedding``, ``nn.RNN``,
-            ``nn.GRU``, ``nn.LSTM``, ``nn.MultiheadAttention``), "multiplicative" (``nn.Linear``, ``nn.Conv1d/2d/3d``,
-            ``nn.MultiheadAttention``), "gaussian" or "binary" (``nn.Linear``).
+        layer: "additive" (``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.ConvTranspose2d``,
+            ``nn.Embedding``, ``nn.RNN``, ``nn.GRU``, ``nn.LSTM``, ``nn.MultiheadAttention``),
+            "multiplicative" (``nn.Linear``, ``nn.Conv1d/2d/3d``, ``nn.MultiheadAttention``),
+            "gaussian" or "binary" (``nn.Linear``).
         kinds: the torch classes to convert, of those that the family has; None for all of them.
-        options: passed to the constructors of the layers (``rates``, ``learned``, ``prior``, ``rate``, ...).
+        options: passed to the constructors of the layers (``rates``, ``learned``, ``prior``,
+            ``rate``, ...).
 
     Raises:
-        DpvdError: nothing to convert; two layers that share one weight; an unknown family, kind or option.
+        DpvdError: nothing to convert; two layers that share one weight; an unknown family, kind or
+            option.
 
     >>> from torch import nn
     >>> print(variational(nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3)), rates="layer").conversion)

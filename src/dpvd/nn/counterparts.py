@@ -68,7 +68,8 @@ _CLASSES: dict[LayerName, Classes] = {
 _CHANNELS = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
 _STEPS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
 _HEADS = ("embed_dim", "num_heads", "dropout", "add_zero_attn", "kdim", "vdim", "batch_first")
-# The attributes of torch's layers that are arguments of their constructors and of the variational ones.
+# The attributes of torch's layers that are arguments of their constructors and of the variational
+# ones.
 _ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Conv1d: (*_CHANNELS, "padding_mode"),

@@ -90,7 +90,8 @@ class BinaryDropoutLinear(DropoutLinear):
 class GaussianDropoutLinear(DropoutLinear):
     """Dense layer whose inputs are multiplied by N(1, α) noise, α = p/(1-p), p = ``rate``.
 
-    References: Wang and Manning, "Fast dropout training", ICML 2013; Srivastava et al. (2014), Sec. 10.
+    References: Wang and Manning, "Fast dropout training", ICML 2013; Srivastava et al. (2014), Sec.
+    10.
     """
 
     noise_kind = "normal"

@@ -18,11 +18,12 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
 
     y_t = φ[i_t] + σ[i_t] ε_t with ε drawn per example, position and entry.
 
-    Guarantees: rows of a batch have independent noise; in eval mode (and not ``sampling``) the result is that of
-    ``nn.Embedding`` bit for bit.
+    Guarantees: rows of a batch have independent noise; in eval mode (and not ``sampling``) the
+    result is that of ``nn.Embedding`` bit for bit.
 
     Edge cases: the padding row, which does not learn, has no noise and no KL term. ``max_norm``,
-    ``scale_grad_by_freq`` and ``sparse`` of torch's layer are not offered: they cannot be trained privately.
+    ``scale_grad_by_freq`` and ``sparse`` of torch's layer are not offered: they cannot be trained
+    privately.
 
     Args:
         num_embeddings, embedding_dim, padding_idx, device, dtype: as for ``nn.Embedding``.

@@ -17,8 +17,8 @@ VARIANCE_FLOOR = 1e-20
 def noise_std(var: Tensor) -> Tensor:
     """The standard deviation √var, whose gradient is finite everywhere.
 
-    Guarantees: where var ≤ ``VARIANCE_FLOOR`` the result is exactly 0 and so is its gradient (that of √var
-    is infinite at 0); elsewhere both are those of √var.
+    Guarantees: where var ≤ ``VARIANCE_FLOOR`` the result is exactly 0 and so is its gradient (that
+    of √var is infinite at 0); elsewhere both are those of √var.
 
     Args:
         var: variances, at least 0, of any shape.
@@ -36,8 +36,8 @@ def noise_std(var: Tensor) -> Tensor:
 def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
     """Sample N(mean, var) as mean + √var·ε, ε drawn independently for every entry of ``mean``.
 
-    Guarantees: one draw, of the shape of ``mean``, with √var as its auxiliary tensor; where var = 0 the
-    result equals ``mean`` bit for bit.
+    Guarantees: one draw, of the shape of ``mean``, with √var as its auxiliary tensor; where var = 0
+    the result equals ``mean`` bit for bit.
 
     Args:
         mean: [B, ...], the batch first.
@@ -52,7 +52,8 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
 def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
     """:func:`gaussian_sample`, written over ``mean``: outputs are large, and nobody else has seen a layer's own yet.
 
-    Guarantees: the values and gradients of mean + noise_std(var)·ε; differentiable once outside of transforms.
+    Guarantees: the values and gradients of mean + noise_std(var)·ε; differentiable once outside of
+    transforms.
     """
     if inside_transform():
         std = noise_std(var)
@@ -68,7 +69,8 @@ def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
 class _AddNoise(torch.autograd.Function):
     """mean + std·noise, where std is √var: the gradients in as few passes over the outputs as torch allows.
 
-    Autograd through :func:`noise_std` takes more than twice the time, most of it for masks and copies.
+    Autograd through :func:`noise_std` takes more than twice the time, most of it for masks and
+    copies.
     """
 
     @staticmethod
@@ -83,7 +85,8 @@ class _AddNoise(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         std, noise = ctx.saved_tensors
-        # ∂/∂var = noise / (2√var); dividing by infinity is 0, as it has to be where there is no variance.
+        # ∂/∂var = noise / (2√var); dividing by infinity is 0, as it has to be where there is no
+        # variance.
         divisor = torch.threshold(std, 0.0, math.inf).mul_(2)
         slope = (grad * noise).sum_to_size(std.shape).div_(divisor)
         return grad if ctx.needs_input_grad[0] else None, slope, None, None

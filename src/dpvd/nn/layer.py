@@ -24,13 +24,13 @@ class Rates(StrEnum):
 class VariationalLayer(nn.Module, ABC):
     """A layer with a distribution over its weights; ``weight`` holds the means.
 
-    A concrete class lists this (through a noise family) before the torch layer whose linear map it noises:
-    ``class AdditiveLinear(AdditiveNoise, nn.Linear)``. ``weight`` and ``bias`` keep their names, so the
-    state of the plain torch layer loads; what such a state lacks keeps its value.
+    A concrete class lists this (through a noise family) before the torch layer whose linear map it
+    noises: ``class AdditiveLinear(AdditiveNoise, nn.Linear)``. ``weight`` and ``bias`` keep their
+    names, so the state of the plain torch layer loads; what such a state lacks keeps its value.
 
     Attributes:
-        kept: None, or a boolean mask of the weight's shape that is False for pruned weights. A pruned weight
-            has mean 0 and no noise, and gets no gradient.
+        kept: None, or a boolean mask of the weight's shape that is False for pruned weights. A
+            pruned weight has mean 0 and no noise, and gets no gradient.
         noise_state: names of the parameters and buffers that a plain layer does not have.
         input_dim: which dimension of the weight is that of the input units.
     """

@@ -22,14 +22,16 @@ class DenseMap(VariationalLayer):
 class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
     """Dense layer with additive Gaussian weight noise, θ = φ + σε (sparse variational dropout).
 
-    y = xφ' + b + √v ε with v = x²(σ²)' and ε drawn per example and output unit. With one σ for the layer
-    v = σ²‖x‖², with one per input unit v = Σᵢ xᵢ²σᵢ²: the same for all outputs, without a second matmul.
+    y = xφ' + b + √v ε with v = x²(σ²)' and ε drawn per example and output unit. With one σ for the
+    layer v = σ²‖x‖², with one per input unit v = Σᵢ xᵢ²σᵢ²: the same for all outputs, without a
+    second matmul.
 
-    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
-    the result is that of ``nn.Linear`` bit for bit; σ = 0 gives the same in training mode.
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not
+    ``sampling``) the result is that of ``nn.Linear`` bit for bit; σ = 0 gives the same in training
+    mode.
 
-    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from outside by
-    ``set_scale``. The variance is not clipped: log α may take any value.
+    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from
+    outside by ``set_scale``. The variance is not clipped: log α may take any value.
 
     Args:
         in_features, out_features, bias, device, dtype: as for ``nn.Linear``.
@@ -79,8 +81,8 @@ class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):
     Type A: y = (x∘s)φ' + b with s_i ~ N(1, α_i) per example and input unit.
     Type B: y = xφ' + b + √v ε with v = x²(αφ²)' and ε per example and output unit.
 
-    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not ``sampling``)
-    the result is that of ``nn.Linear`` bit for bit.
+    Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not
+    ``sampling``) the result is that of ``nn.Linear`` bit for bit.
 
     Args:
         in_features, out_features, bias, device, dtype: as for ``nn.Linear``.
@@ -88,7 +90,8 @@ class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):
         rates: "layer", "neuron" (one α per input unit) or "weight" (type B only).
         learned: whether ``log_rate`` (log α) is trained.
         log_alpha: where log α starts; a dropout rate p has α = p/(1-p).
-        prior: name or prior; see ``prior_from``. Type A with learned rates and a log-uniform prior warns.
+        prior: name or prior; see ``prior_from``. Type A with learned rates and a log-uniform prior
+            warns.
 
     Raises:
         DpvdError: type A with a rate per weight; an unknown option.

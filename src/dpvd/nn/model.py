@@ -35,7 +35,8 @@ def variational_layers(model: nn.Module) -> Iterator[tuple[str, VariationalLayer
 def kl(model: nn.Module) -> Tensor:
     """The KL divergence of all layers: a scalar, the sum over layers of their sums over weights.
 
-    Edge cases: 0 for a model without variational layers (it still is a tensor, on the model's device).
+    Edge cases: 0 for a model without variational layers (it still is a tensor, on the model's
+    device).
     """
     first = next(model.parameters(), torch.zeros(()))
     total = torch.zeros((), dtype=first.dtype, device=first.device)
@@ -113,8 +114,9 @@ class Sparsity:
 def sparsity(model: nn.Module, threshold: float = 3.0) -> Sparsity:
     """Count the weights with log α ≥ threshold (noise more than 4.5 times the weight, at 3).
 
-    Weights already pruned are counted whatever the threshold. Layers whose log α says nothing about single
-    weights, because their rate is given and multiplies (dropout), count as having nothing to prune.
+    Weights already pruned are counted whatever the threshold. Layers whose log α says nothing about
+    single weights, because their rate is given and multiplies (dropout), count as having nothing to
+    prune.
     """
     layers = []
     for name, layer in variational_layers(model):
@@ -126,7 +128,8 @@ def sparsity(model: nn.Module, threshold: float = 3.0) -> Sparsity:
 def prune(model: nn.Module, threshold: float = 3.0) -> Sparsity:
     """Set weights with log α ≥ threshold to exactly 0 and switch their noise off, in place.
 
-    Guarantees: pruned weights stay pruned, also under further training; doing it twice changes nothing.
+    Guarantees: pruned weights stay pruned, also under further training; doing it twice changes
+    nothing.
 
     Returns:
         The sparsity, of which the pruned weights are a part.

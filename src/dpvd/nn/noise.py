@@ -1,9 +1,9 @@
 """Where layers get their randomness.
 
-Every layer asks :func:`draw` for noise; who answers is decided by the caller of the model, with a context
-manager: torch's global generator (the default), a given generator, or a tape that replays recorded noise.
-A layer call draws exactly once when it samples and not at all otherwise, and every draw has the batch as its
-first dimension: one example's noise is one row.
+Every layer asks :func:`draw` for noise; who answers is decided by the caller of the model, with a
+context manager: torch's global generator (the default), a given generator, or a tape that replays
+recorded noise. A layer call draws exactly once when it samples and not at all otherwise, and every
+draw has the batch as its first dimension: one example's noise is one row.
 """
 
 import math
@@ -37,8 +37,9 @@ def draw(shape: _Shape, like: Tensor, kind: NoiseKind = "normal", *, aux: Tensor
         shape: shape of the noise; the first dimension is the batch.
         like: a tensor whose dtype and device the noise takes.
         kind: the distribution.
-        aux: what a reader of the recording needs beside the noise (a layer passes its output's standard
-            deviation). Kept, detached, by a :class:`NoiseTape` that records; ignored otherwise.
+        aux: what a reader of the recording needs beside the noise (a layer passes its output's
+            standard deviation). Kept, detached, by a :class:`NoiseTape` that records; ignored
+            otherwise.
 
     Returns:
         A tensor that does not require gradients.
@@ -57,8 +58,8 @@ def draw(shape: _Shape, like: Tensor, kind: NoiseKind = "normal", *, aux: Tensor
 def noise_from(generator: torch.Generator) -> Iterator[None]:
     """Take all noise drawn inside from this generator.
 
-    Edge cases: a generator that lives on another device than the model is used where it lives and its
-    values are moved, so that one CPU generator gives the same noise on every device.
+    Edge cases: a generator that lives on another device than the model is used where it lives and
+    its values are moved, so that one CPU generator gives the same noise on every device.
     """
     with _serving(_generator_source(generator)):
         yield
@@ -123,8 +124,8 @@ class NoiseTape:
         """Serve the recorded draws again from the first on, of these rows (examples) only.
 
         Args:
-            rows: a slice, an index or several indices into the batch dimension; None for all rows. An
-                index keeps the dimension: ``replaying(3)`` is ``replaying(slice(3, 4))``.
+            rows: a slice, an index or several indices into the batch dimension; None for all rows.
+                An index keeps the dimension: ``replaying(3)`` is ``replaying(slice(3, 4))``.
         """
         if rows is None:
             rows = slice(None)
@@ -138,8 +139,8 @@ class NoiseTape:
 def tape_from(draws: Sequence[Tensor]) -> Iterator[None]:
     """Serve these tensors in order, each a single example's draw without the batch dimension.
 
-    For use inside ``torch.func.vmap`` over the recorded draws: the model then sees a batch of one, and the
-    dimension that vmap took away is put back with size 1.
+    For use inside ``torch.func.vmap`` over the recorded draws: the model then sees a batch of one,
+    and the dimension that vmap took away is put back with size 1.
     """
     with _serving(_replay([noise.unsqueeze(0) for noise in draws])):
         yield

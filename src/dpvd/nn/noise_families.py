@@ -1,7 +1,7 @@
 """Two families of weight noise, for any linear map: additive θ = φ + σε, multiplicative θ = φ(1 + √α ε).
 
-Both are sampled by local reparameterisation: the noise is drawn for the outputs, independently for every
-example, with the variance the weight noise would have caused. The bias has no noise.
+Both are sampled by local reparameterisation: the noise is drawn for the outputs, independently for
+every example, with the variance the weight noise would have caused. The bias has no noise.
 """
 
 import math

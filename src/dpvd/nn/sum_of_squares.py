@@ -16,8 +16,8 @@ CACHED_ENTRIES = 1 << 18  # 1 MB in float32
 def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
     """[B]: Σ_j (s_j x_ij)² of the rows of a matrix [B, d] and a scale [d], or 1 in its place; without gradients.
 
-    Guarantees: off by a few units of rounding, however long the rows are (which ``vector_norm`` is not: its running sum
-    loses 18 units over 4,096 equal entries and 3,000 over a million).
+    Guarantees: off by a few units of rounding, however long the rows are (which ``vector_norm`` is
+    not: its running sum loses 18 units over 4,096 equal entries and 3,000 over a million).
     """
     if _is_for_kernels(rows) and (scale is None or _is_for_kernels(scale)):
         factor = None if scale is None else scale.detach().numpy()

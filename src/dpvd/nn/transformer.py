@@ -14,19 +14,23 @@ __all__ = ["VariationalTransformerEncoderLayer"]
 class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
     """``nn.TransformerEncoderLayer`` whose attention and dense layers are variational.
 
-    It computes what torch's layer does, x + attention and x + dense layers, normalised before or after.
+    It computes what torch's layer does, x + attention and x + dense layers, normalised before or
+    after.
 
-    Guarantees: rows of a batch have independent noise; normalisation has none; in eval mode (and not ``sampling``) the
-    result is that of torch's layer bit for bit; its state dicts load. Inside ``nn.TransformerEncoder`` too, which
-    copies it, the layer samples when it is asked to: torch's fast path for eval mode, which reads the weights past the
-    layers that own them, is taken only where nothing samples.
+    Guarantees: rows of a batch have independent noise; normalisation has none; in eval mode (and
+    not ``sampling``) the result is that of torch's layer bit for bit; its state dicts load. Inside
+    ``nn.TransformerEncoder`` too, which copies it, the layer samples when it is asked to: torch's
+    fast path for eval mode, which reads the weights past the layers that own them, is taken only
+    where nothing samples.
 
-    Edge cases: with ``batch_first=False`` the inner layers still see the batch first, so that one row of their noise
-    belongs to one example. Ordinary dropout comes on top of the noise; ``dropout=0`` leaves the noise alone.
+    Edge cases: with ``batch_first=False`` the inner layers still see the batch first, so that one
+    row of their noise belongs to one example. Ordinary dropout comes on top of the noise;
+    ``dropout=0`` leaves the noise alone.
 
     Args:
         sizes, options: as for ``nn.TransformerEncoderLayer``.
-        layer: the family, "additive" or "multiplicative"; or "gaussian" or "binary", in which attention stays plain.
+        layer: the family, "additive" or "multiplicative"; or "gaussian" or "binary", in which
+            attention stays plain.
         noise: options of its layers: ``rates``, ``learned``, ``log_sigma2`` and so on.
 
     Raises:

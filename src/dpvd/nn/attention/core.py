@@ -36,12 +36,14 @@ def attention(
 
     Per head, softmax(q kᵀ / √d + mask) v, with q, k and v the projections of the three inputs.
 
-    Edge cases: dropout is drawn from torch's generator, in the order of the layer itself. Where torch believes the hint
-    ``is_causal`` (no weights needed, no padding) instead of looking at the mask, so does this.
+    Edge cases: dropout is drawn from torch's generator, in the order of the layer itself. Where
+    torch believes the hint ``is_causal`` (no weights needed, no padding) instead of looking at the
+    mask, so does this.
 
     Args:
         layer: gives heads, dropout, mode and the order of dimensions.
-        project: the linear maps; asked once for each role, in the order of ``ROLES``, always with the batch first.
+        project: the linear maps; asked once for each role, in the order of ``ROLES``, always with
+            the batch first.
         own: keys and values [B, 1, E] that the layer adds itself; see :func:`own_keys`.
         query, ..., is_causal: as for the layer; the sequences have a batch.
 
@@ -69,7 +71,8 @@ def attention(
     attended, weights = _attend(layer, q, k, v, mask, causal=causal, need_weights=need_weights)
     result = project("out", attended)
     if weights is not None:
-        # A tensor of its own in either case: what flows back into it must not include what flows back from the values.
+        # A tensor of its own in either case: what flows back into it must not include what flows
+        # back from the values.
         weights = weights.mean(1) if average_attn_weights else weights.view_as(weights)
     return result if layer.batch_first else result.transpose(0, 1), weights
 

@@ -19,14 +19,16 @@ __all__ = ["AdditiveMultiheadAttention", "AttentionMap", "MultiplicativeMultihea
 class AttentionMap(VariationalLayer, nn.MultiheadAttention):
     """The four linear maps of ``nn.MultiheadAttention``, each with noise √v ε on what it gives, v = x²∗Var(θ).
 
-    Noise is drawn for each example, position and output unit, as in a dense layer that is called on a sequence: at
-    every position it has the distribution that noise on the weights would have caused; that positions share weights,
-    and so would be correlated, is left out. (One ε for a whole sequence would shift all keys alike wherever inputs
-    are normalised, and a softmax does not see such a shift.)
+    Noise is drawn for each example, position and output unit, as in a dense layer that is called on
+    a sequence: at every position it has the distribution that noise on the weights would have
+    caused; that positions share weights, and so would be correlated, is left out. (One ε for a
+    whole sequence would shift all keys alike wherever inputs are normalised, and a softmax does not
+    see such a shift.)
 
     Attributes:
-        weight: the means of all weights, [E, E + kdim + vdim + E]: the matrices of query, key, value and output side
-            by side. Noise parameters, ``kept`` and ``log_alpha()`` have the same form.
+        weight: the means of all weights, [E, E + kdim + vdim + E]: the matrices of query, key,
+            value and output side by side. Noise parameters, ``kept`` and ``log_alpha()`` have the
+            same form.
     """
 
     @property
@@ -120,11 +122,12 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
 class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]  # three inputs, not one
     """``nn.MultiheadAttention`` with additive Gaussian weight noise, θ = φ + σε; see :class:`AttentionMap`.
 
-    Guarantees: rows of a batch have independent noise; biases, and the keys of ``add_bias_kv``, have none; in eval
-    mode (and not ``sampling``) the result is that of torch's layer bit for bit; its state dicts load.
+    Guarantees: rows of a batch have independent noise; biases, and the keys of ``add_bias_kv``,
+    have none; in eval mode (and not ``sampling``) the result is that of torch's layer bit for bit;
+    its state dicts load.
 
-    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from outside by
-    ``set_scale``. While it samples, the layer takes batches only.
+    Edge cases: ``rates="layer", learned=False`` is the layer of Algorithm 1, whose σ is tied from
+    outside by ``set_scale``. While it samples, the layer takes batches only.
 
     Args:
         embed_dim, ..., batch_first, device, dtype: as for ``nn.MultiheadAttention``.

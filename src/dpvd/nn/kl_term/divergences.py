@@ -1,6 +1,7 @@
 """KL divergence from N(θ, αθ²) to the log-uniform prior, as a function of log α: exact and approximated.
 
-All are normalised to 0 as α → ∞ (the prior is improper: only differences mean something) and elementwise.
+All are normalised to 0 as α → ∞ (the prior is improper: only differences mean something) and
+elementwise.
 """
 
 from functools import lru_cache
@@ -31,8 +32,8 @@ _Array: TypeAlias = npt.NDArray[np.float64]
 def exact_kl(log_alpha: Tensor) -> Tensor:
     """KL = 2∫₀ˣ D(s) ds with x = 1/√(2α) and D the Dawson function, elementwise.
 
-    Guarantees: absolute error below 1e-9 in float64, in the value and in the gradient -x·D(x); both finite
-    for every finite log α. Differentiable once.
+    Guarantees: absolute error below 1e-9 in float64, in the value and in the gradient -x·D(x); both
+    finite for every finite log α. Differentiable once.
 
     Edge cases: log α = ∞ gives 0; log α = -∞ gives ∞ with gradient -1/2; NaN stays NaN.
 
@@ -60,8 +61,8 @@ def kingma_kl(log_alpha: Tensor) -> Tensor:
 
     -KL ≈ const + ½ log α + c₁α + c₂α² + c₃α³
 
-    Edge cases: the cubic is useless above α = 1, so log α is projected to at most 0: a larger α has the
-    value at 1 and gradient 0.
+    Edge cases: the cubic is useless above α = 1, so log α is projected to at most 0: a larger α has
+    the value at 1 and gradient 0.
     """
     c1, c2, c3 = _KINGMA
     log_alpha = log_alpha.clamp_max(0.0)
@@ -120,8 +121,8 @@ def _table_like(dtype: torch.dtype, device: torch.device) -> Tensor:
 def _table() -> _Array:
     """Coefficients of cubic Hermite interpolants on a grid of log α: [4 for the KL + 4 for its slope, cells].
 
-    With t = log α, F the KL and x = e^(-t/2)/√2: F' = -x D(x) and F'' = ½ x (D + x - 2x² D), which cancels
-    for large x: there F'' = -α/2 - 3α² + O(α³), from the asymptotic series of D.
+    With t = log α, F the KL and x = e^(-t/2)/√2: F' = -x D(x) and F'' = ½ x (D + x - 2x² D), which
+    cancels for large x: there F'' = -α/2 - 3α² + O(α³), from the asymptotic series of D.
     """
     width = 1 / _CELLS_PER_UNIT
     t = np.linspace(-_LIMIT, _LIMIT, int(2 * _LIMIT * _CELLS_PER_UNIT) + 1)
@@ -130,7 +131,8 @@ def _table() -> _Array:
     alpha = np.exp(t)
     curvature = 0.5 * x * (dawsn(x) + x - 2 * x**2 * dawsn(x))
     curvature = np.where(t < -10, -alpha / 2 - 3 * alpha**2, curvature)
-    # F by Gauss-Legendre quadrature of its slope, cell by cell, from the far end, where F = x² - x⁴/3 + ...
+    # F by Gauss-Legendre quadrature of its slope, cell by cell, from the far end, where F = x² -
+    # x⁴/3 + ...
     nodes, weights = np.polynomial.legendre.leggauss(5)
     inner = t[:-1, None] + width * (nodes + 1) / 2
     cell_integrals = (_slope(inner) * weights).sum(axis=1) * width / 2

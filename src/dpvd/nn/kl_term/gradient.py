@@ -1,7 +1,8 @@
 """The gradient of the KL term: of one posterior against each prior, and of a whole model.
 
 This is the one place for it. Where a closed form exists it is added in place instead of being held;
-everything else goes through autograd, whose derivative of the exact KL is a table (``divergences``).
+everything else goes through autograd, whose derivative of the exact KL is a table
+(``divergences``).
 """
 
 import math
@@ -42,11 +43,12 @@ def add_mean_gradient(prior: Prior, total: Tensor, mean: Tensor, sigma: float, s
     - Gaussian: mean/std²;
     - any other: by autograd.
 
-    Guarantees: for the exact log-uniform prior a relative error of at most 2e-6 in float32, in one pass
-    without temporaries where both tensors are contiguous and on the CPU; computed in float64 elsewhere.
+    Guarantees: for the exact log-uniform prior a relative error of at most 2e-6 in float32, in one
+    pass without temporaries where both tensors are contiguous and on the CPU; computed in float64
+    elsewhere.
 
-    Edge cases: ``total`` may be ``mean`` itself. The gradient is finite for every σ, 0 included, and 0
-    where the mean is 0. A subclass of one of these priors is differentiated by autograd.
+    Edge cases: ``total`` may be ``mean`` itself. The gradient is finite for every σ, 0 included,
+    and 0 where the mean is 0. A subclass of one of these priors is differentiated by autograd.
 
     Args:
         prior: of the weights.
@@ -81,11 +83,11 @@ def add_mean_gradient(prior: Prior, total: Tensor, mean: Tensor, sigma: float, s
 def exact_gradients(mean: Tensor, log_sigma2: Tensor) -> tuple[Tensor, Tensor]:
     """∂KL/∂mean and ∂KL/∂log σ² of posteriors N(mean, σ²) against the exact log-uniform prior.
 
-    With x = mean/(√2 σ) and D the Dawson function they are √2 D(x)/σ and -x D(x): one evaluation gives
-    both, at a fraction of what value and backward pass cost.
+    With x = mean/(√2 σ) and D the Dawson function they are √2 D(x)/σ and -x D(x): one evaluation
+    gives both, at a fraction of what value and backward pass cost.
 
-    Guarantees: a relative error of at most 2e-6 in float32; D is SciPy's in float64. Both are finite
-    for every finite mean and log σ².
+    Guarantees: a relative error of at most 2e-6 in float32; D is SciPy's in float64. Both are
+    finite for every finite mean and log σ².
 
     Args:
         mean, log_sigma2: of one shape, both float32 or both float64.
@@ -149,8 +151,8 @@ class KLGradient:
 
     Attributes:
         weight: w.
-        add_closed_form: adds a multiple of the part that has a closed form, read off the parameter when
-            it is called; or None.
+        add_closed_form: adds a multiple of the part that has a closed form, read off the parameter
+            when it is called; or None.
         gradient: the part that was computed before, of the parameter's shape, or None.
     """
 
@@ -174,11 +176,11 @@ def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]
     """By name, the gradient of ``weight * kl(model)`` for every trainable parameter that it depends on.
 
     Means of tied layers (additive, one fixed σ) have a closed form: nothing of the model's size is
-    computed until it is added, and then in one pass. So have means and learned scales of a σ for each
-    weight, computed now. Everything else is differentiated by autograd, now.
+    computed until it is added, and then in one pass. So have means and learned scales of a σ for
+    each weight, computed now. Everything else is differentiated by autograd, now.
 
-    Edge cases: {} for a model without variational layers. A parameter that several layers share has the
-    sum over all.
+    Edge cases: {} for a model without variational layers. A parameter that several layers share has
+    the sum over all.
 
     >>> from dpvd.nn.linear import AdditiveLinear
     >>> layer = AdditiveLinear(3, 2, rates="layer", learned=False, prior="gaussian")

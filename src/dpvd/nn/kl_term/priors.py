@@ -80,10 +80,11 @@ _LOG_UNIFORM_KL = {
 class LogUniform(_ScaleFreePrior):
     """p(log|w|) constant: rewards noise relative to the weight, and so sparsity.
 
-    The prior is improper and has no proper posterior: its KL, normalised to 0 as α → ∞, is a regulariser and
-    not part of a bound on any evidence.
+    The prior is improper and has no proper posterior: its KL, normalised to 0 as α → ∞, is a
+    regulariser and not part of a bound on any evidence.
 
-    References: Kingma et al. (arXiv:1506.02557v2); Hron et al. (arXiv:1711.02989v1, arXiv:1807.01969v1).
+    References: Kingma et al. (arXiv:1506.02557v2); Hron et al. (arXiv:1711.02989v1,
+    arXiv:1807.01969v1).
     """
 
     approximation: Approximation | str = Approximation.EXACT

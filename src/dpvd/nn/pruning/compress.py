@@ -64,29 +64,33 @@ class Compression:
 def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = None) -> tuple[nn.Module, Compression]:
     """Return an ordinary network of the means, without the units that pruning has left without use.
 
-    In an ``nn.Sequential``, between two layers with nothing between them that sees two units at once, unit j (of a
-    convolution: channel j) goes
+    In an ``nn.Sequential``, between two layers with nothing between them that sees two units at
+    once, unit j (of a convolution: channel j) goes
 
     - if no weight leaves it: nothing of it arrives anywhere; or
-    - if no weight enters it: it has the constant value f(b_j), with f the activations, and w_j f(b_j), summed over the
-      places from which the next layer reads it, is added to that layer's bias.
+    - if no weight enters it: it has the constant value f(b_j), with f the activations, and w_j
+      f(b_j), summed over the places from which the next layer reads it, is added to that layer's
+      bias.
 
-    Units stay apart in pointwise activations, and channels also in pooling and, from a convolution to a dense layer, in
-    ``nn.Flatten``. A unit that goes may leave others without use, in the layers before and after; they go too.
+    Units stay apart in pointwise activations, and channels also in pooling and, from a convolution
+    to a dense layer, in ``nn.Flatten``. A unit that goes may leave others without use, in the
+    layers before and after; they go too.
 
-    Guarantees: the result computes what the model does in eval mode, up to rounding (1e-12 in float64). The model
-    itself is untouched. Only parameters are looked at, so a private model stays as private as it is.
+    Guarantees: the result computes what the model does in eval mode, up to rounding (1e-12 in
+    float64). The model itself is untouched. Only parameters are looked at, so a private model stays
+    as private as it is.
 
-    Edge cases: dense and convolutional variational layers become torch's; the result does not sample any more and is
-    in eval mode. Layers outside such chains keep their size, and so do layers with hooks or groups, the inputs of the
-    first layer and the outputs of the last. Zeros around an image (padding) differ from a constant other than 0: such a
-    channel stays. A network that has lost everything becomes a constant one, with dense layers of width 0 and
-    convolutions of one channel. Inputs come in batches.
+    Edge cases: dense and convolutional variational layers become torch's; the result does not
+    sample any more and is in eval mode. Layers outside such chains keep their size, and so do
+    layers with hooks or groups, the inputs of the first layer and the outputs of the last. Zeros
+    around an image (padding) differ from a constant other than 0: such a channel stays. A network
+    that has lost everything becomes a constant one, with dense layers of width 0 and convolutions
+    of one channel. Inputs come in batches.
 
     Args:
         model: any module, as a rule pruned.
-        score: what to report for the model, in eval mode, and for the result, say the accuracy on test data. It is the
-            only thing here that may look at data.
+        score: what to report for the model, in eval mode, and for the result, say the accuracy on
+            test data. It is the only thing here that may look at data.
 
     Returns:
         The smaller model, and the sizes before and after.

@@ -16,8 +16,8 @@ class SparseState:
     """The state of a network's means, weights with enough zeros in compressed sparse rows.
 
     Attributes:
-        tensors: by name, as in the state of the ordinary network; what is sparse is a matrix, whose rows are the output
-            units (channels, of a convolution).
+        tensors: by name, as in the state of the ordinary network; what is sparse is a matrix, whose
+            rows are the output units (channels, of a convolution).
         shapes: the tensors' shapes in that state.
         dense_bytes: what the tensors take when all are dense.
         bytes: what they take as they are.
@@ -44,11 +44,13 @@ class SparseState:
 def sparse_state(model: nn.Module) -> SparseState:
     """Return the state of the model's means with its sparse weights in compressed rows (CSR, 32-bit indices).
 
-    Guarantees: ``to_dense`` gives back the values bit for bit, and loads into the ordinary network and into the
-    variational one. Only parameters are looked at, so a private model stays as private as it is.
+    Guarantees: ``to_dense`` gives back the values bit for bit, and loads into the ordinary network
+    and into the variational one. Only parameters are looked at, so a private model stays as private
+    as it is.
 
-    Edge cases: noise parameters and masks are left out. A weight that would be larger as a sparse matrix stays dense,
-    and so do vectors. A convolution's weight [out, in, *kernel] is taken as the matrix [out, in · kernel].
+    Edge cases: noise parameters and masks are left out. A weight that would be larger as a sparse
+    matrix stays dense, and so do vectors. A convolution's weight [out, in, *kernel] is taken as the
+    matrix [out, in · kernel].
 
     >>> layer = nn.Linear(100, 10)
     >>> _ = nn.init.eye_(layer.weight)

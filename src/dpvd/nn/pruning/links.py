@@ -11,7 +11,8 @@ __all__ = ["LAYERS", "POINTWISE", "Layer", "Link", "links"]
 Layer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 LAYERS: tuple[type[Layer], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-# Activations that treat every unit alike and on its own, so that one unit can go without touching the others.
+# Activations that treat every unit alike and on its own, so that one unit can go without touching
+# the others.
 POINTWISE: tuple[type[nn.Module], ...] = (
     nn.Identity,
     nn.Dropout,
@@ -34,8 +35,8 @@ POINTWISE: tuple[type[nn.Module], ...] = (
     nn.Hardswish,
 )
 
-# What treats every channel alike and on its own, by the convolution whose dimensions it shares: with other dimensions
-# it would see several channels at once.
+# What treats every channel alike and on its own, by the convolution whose dimensions it shares:
+# with other dimensions it would see several channels at once.
 _CHANNELWISE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
     nn.Conv1d: (nn.Dropout1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d),
     nn.Conv2d: (nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d),
@@ -59,14 +60,16 @@ class Link:
     def constants(self, first: Layer, second: Layer) -> tuple[Tensor, Tensor]:
         """The value that arrives of a unit without inputs, and for which units it is the same at all places.
 
-        A unit that no weight enters is its bias everywhere, and f(bias) behind a pointwise f. Pooling leaves that
-        as it is. Zeros put around an image are other values than that, unless it is 0.
+        A unit that no weight enters is its bias everywhere, and f(bias) behind a pointwise f.
+        Pooling leaves that as it is. Zeros put around an image are other values than that, unless
+        it is 0.
 
         Args:
             first, second: the layers themselves.
 
         Returns:
-            Values and a mask, each [units of the first layer]; values outside the mask mean nothing.
+            Values and a mask, each [units of the first layer]; values outside the mask mean
+            nothing.
         """
         value = first.weight.new_zeros(len(first.weight)) if first.bias is None else first.bias.detach().clone()
         constant = ~(first.weight != 0).flatten(1).any(1)

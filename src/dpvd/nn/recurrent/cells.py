@@ -1,8 +1,8 @@
 """One step of the recurrences of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, forwards and backwards, in place.
 
-Every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. A cell turns a into what its backward
-step needs, and that into δ = dL/da, in one and the same buffer: of a sequence [T, B, gates] only one
-such buffer is ever held.
+Every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. A cell turns a into what its
+backward step needs, and that into δ = dL/da, in one and the same buffer: of a sequence [T, B,
+gates] only one such buffer is ever held.
 """
 
 from abc import ABC, abstractmethod
@@ -28,8 +28,8 @@ class Cell(ABC):
 
     Attributes:
         blocks: how many gates of the hidden size there are.
-        sums: whether a and b matter by their sum only. Then δ is the gradient of both, and b has been
-            added to the buffer of a already.
+        sums: whether a and b matter by their sum only. Then δ is the gradient of both, and b has
+            been added to the buffer of a already.
         keeps: whether a step needs a tensor [B, hidden] beside its gates to go back.
         carries: whether h_(t-1) also reaches h_t around the gates.
     """
@@ -60,8 +60,8 @@ class Cell(ABC):
         Args:
             gates, kept: as the forward step left them.
             before: the state before the step.
-            arriving: the gradients of the state after it, each [B, hidden], overwritten by those of the
-                state before; what reaches h through b is left to the caller.
+            arriving: the gradients of the state after it, each [B, hidden], overwritten by those of
+                the state before; what reaches h through b is left to the caller.
         """
 
 
@@ -129,7 +129,8 @@ class _GRU(Cell):
         dh *= z
         _sigmoid_backward(to_z, z, grad_input=z)
         _tanh_backward(to_n, n, grad_input=n)
-        # n = tanh(a_n + σ(r) b_n): the gradient of b_n is σ(r) times that of a_n, which is in n by now.
+        # n = tanh(a_n + σ(r) b_n): the gradient of b_n is σ(r) times that of a_n, which is in n by
+        # now.
         through_reset = n * r
         _sigmoid_backward(kept * n, r, grad_input=r)
         return torch.cat([gates[:, : 2 * r.shape[1]], through_reset], 1)

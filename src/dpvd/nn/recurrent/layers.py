@@ -22,19 +22,22 @@ __all__ = ["AdditiveGRU", "AdditiveLSTM", "AdditiveRNN", "AdditiveRecurrent"]
 class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
     """Additive Gaussian noise θ = φ + σε on all weight matrices of a recurrent layer, by local reparameterisation.
 
-    Each weight matrix adds √v ε to the pre-activations of the gates, with v = x²σ² (or h²σ²) as it changes from step
-    to step, and one ε for each example, matrix and gate unit, the *same at every step*: the weights do not change
-    within a sequence. At every step the noise has the distribution that noise on the weights would have caused;
-    across steps it is fully correlated, where that of random weights is correlated as the inputs are.
+    Each weight matrix adds √v ε to the pre-activations of the gates, with v = x²σ² (or h²σ²) as it
+    changes from step to step, and one ε for each example, matrix and gate unit, the *same at every
+    step*: the weights do not change within a sequence. At every step the noise has the distribution
+    that noise on the weights would have caused; across steps it is fully correlated, where that of
+    random weights is correlated as the inputs are.
 
-    Guarantees: rows of a batch have independent noise; biases have none; in eval mode (and not ``sampling``) the
-    result is that of the torch layer bit for bit.
+    Guarantees: rows of a batch have independent noise; biases have none; in eval mode (and not
+    ``sampling``) the result is that of the torch layer bit for bit.
 
-    Edge cases: while it samples, a layer takes sequences [B, T, in] (or [T, B, in]) only, not packed ones.
+    Edge cases: while it samples, a layer takes sequences [B, T, in] (or [T, B, in]) only, not
+    packed ones.
 
     Attributes:
-        weight: the means of all weights, [gates, Σ in]: the weight matrices of the torch layer side by side, in the
-            order of ``names``. ``log_sigma2``, ``kept`` and ``log_alpha()`` have the same form.
+        weight: the means of all weights, [gates, Σ in]: the weight matrices of the torch layer side
+            by side, in the order of ``names``. ``log_sigma2``, ``kept`` and ``log_alpha()`` have
+            the same form.
     """
 
     def __init__(

@@ -1,11 +1,11 @@
 """A recurrence over a whole sequence, one layer in one direction, with its backward pass written out.
 
-Autograd over the steps would keep a dozen tensors for each and add up weight gradients step by step.
-Here the backward pass stops at the pre-activations of the gates; what weights get follows from them in
-one product.
+Autograd over the steps would keep a dozen tensors for each and add up weight gradients step by
+step. Here the backward pass stops at the pre-activations of the gates; what weights get follows
+from them in one product.
 
-Sizes in comments: T steps, B examples; "gates" is blocks · size with "size" units in a gate; "hidden"
-is that of h, which is size, or less behind a projection.
+Sizes in comments: T steps, B examples; "gates" is blocks · size with "size" units in a gate;
+"hidden" is that of h, which is size, or less behind a projection.
 """
 
 from dataclasses import dataclass
@@ -85,13 +85,13 @@ def scan(
     """Run a cell over a sequence: b_t = W h_(t-1) + offset_t, h_t = cell(a_t, b_t, state).
 
     Guarantees: differentiable once in every tensor but ε. The gradients of ``a``, ``offset`` and
-    ``projected`` are those that arrive at the pre-activations of each step; those of weights are only
-    formed if asked for.
+    ``projected`` are those that arrive at the pre-activations of each step; those of weights are
+    only formed if asked for.
 
-    Edge cases: ``a`` is *overwritten*, without autograd being told: by activations, then by gradients.
-    Whatever made it must not need its own result to go back (a linear map does not), and nobody else may
-    read it. Going back a second time over the same pass is refused by autograd, since activations are
-    gone.
+    Edge cases: ``a`` is *overwritten*, without autograd being told: by activations, then by
+    gradients. Whatever made it must not need its own result to go back (a linear map does not), and
+    nobody else may read it. Going back a second time over the same pass is refused by autograd,
+    since activations are gone.
 
     Args:
         cell: the recurrence.
@@ -105,8 +105,9 @@ def scan(
         projected: [T, B, hidden], zeros: its gradient is the one that arrives at the projections.
 
     Returns:
-        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 / (2√v)
-        of the noise at each step, and all h_t before their projection, each None where there is none.
+        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 /
+        (2√v) of the noise at each step, and all h_t before their projection, each None where there
+        is none.
     """
     variance = None if noise is None else noise.variance
     draw = None if noise is None else noise.draw
@@ -255,8 +256,8 @@ def _go_back(
         arriving: the gradients of the state at the end, overwritten by those of the start.
 
     Returns:
-        δ = dL/db, [T, B, gates]; and dL/dh_t before it goes through the projections, [T, B, hidden], or
-        None without projections.
+        δ = dL/db, [T, B, gates]; and dL/dh_t before it goes through the projections, [T, B,
+        hidden], or None without projections.
     """
     deltas = saved.gates if cell.sums else torch.empty_like(saved.gates)
     at_projection = None if saved.projection is None else torch.empty_like(saved.hidden)

@@ -48,9 +48,10 @@ class Pass:
         hidden: h_t, [T, B, hidden].
         start: the first h.
         raw: h_t before their projection, or None.
-        slopes: by matrix, "ih" and "hh", 1 / (2√v) of its noise at each step, [T, B, gates] or [T, B, 1].
-        edges: by matrix, where in the graph the gradient [T, B, gates] of what it gave arrives; "hh" is left out
-            where it is that of "ih".
+        slopes: by matrix, "ih" and "hh", 1 / (2√v) of its noise at each step, [T, B, gates] or [T,
+            B, 1].
+        edges: by matrix, where in the graph the gradient [T, B, gates] of what it gave arrives;
+            "hh" is left out where it is that of "ih".
     """
 
     end: str
@@ -76,15 +77,16 @@ def unroll(
 ) -> tuple[Tensor, Any]:
     """What ``layer(x, state)`` computes, with these weights in place of its own.
 
-    Edge cases: dropout between the layers is drawn from torch's generator, in the order of the layer itself.
+    Edge cases: dropout between the layers is drawn from torch's generator, in the order of the
+    layer itself.
 
     Args:
         layer: any of the three.
         x: [T, B, in], or [B, T, in] if the layer has the batch first.
         state: as the layer takes it; None for zeros.
         weights_of: the weights of each layer and direction.
-        passes: a list that is filled with what was computed. The weights are taken as constants then: gradients
-            arrive at the edges of the passes, and go on to x and the state only.
+        passes: a list that is filled with what was computed. The weights are taken as constants
+            then: gradients arrive at the edges of the passes, and go on to x and the state only.
 
     Returns:
         What the layer returns.
