@@ -22,7 +22,16 @@ from dpvd.nn.kl_term.gradient import KLGradient, kl_gradients
 from dpvd.nn.kl_term.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
-from dpvd.nn.model import LayerSparsity, Sparsity, kl, log_alpha, prune, set_scale, sparsity, tied_layers
+from dpvd.nn.model import (
+    LayerSparsity,
+    Sparsity,
+    kl,
+    log_alpha,
+    prune,
+    set_scale,
+    sparsity,
+    tied_layers,
+)
 from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
 from dpvd.nn.noise_families import AdditiveNoise
 from dpvd.nn.pruning.compress import Compression, LayerSize, compress

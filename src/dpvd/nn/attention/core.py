@@ -1,4 +1,4 @@
-"""Multi-head attention written out as ``nn.MultiheadAttention`` does it, with its linear maps left to the caller."""
+"""``nn.MultiheadAttention`` written out, with its linear maps left to the caller."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ ROLES = ("query", "key", "value", "out")
 """The linear maps of the layer: three into the attention, one out of it."""
 
 Projection: TypeAlias = Callable[[str, Tensor], Tensor]
-"""``project(role, x [B, T, in])``: what the linear map of this role makes of x, its bias included."""
+"""``project(role, x [B, T, in])``: what the linear map of this role makes of x, with its bias."""
 
 
 def attention(
@@ -59,13 +59,18 @@ def attention(
     True
     """
     if is_causal and attn_mask is None:
-        raise DpvdError("is_causal is a hint about attn_mask, which is missing: pass the causal mask too")
-    inputs = [x if layer.batch_first else x.transpose(0, 1) for x in (query, key, value)]
-    q, k, v = (project(role, x) for role, x in zip(ROLES, inputs, strict=False))
+        raise DpvdError("is_causal is a hint about attn_mask, which is missing: pass the mask too")
+    if not layer.batch_first:
+        query, key, value = (x.transpose(0, 1) for x in (query, key, value))
+    q = project("query", query)  # [B, L, E]
+    k = project("key", key)  # [B, S, E]
+    v = project("value", value)  # [B, S, E]
     if own:
-        k, v = torch.cat([k, own[0]], 1), torch.cat([v, own[1]], 1)
+        k = torch.cat([k, own[0]], 1)
+        v = torch.cat([v, own[1]], 1)
     if layer.add_zero_attn:
-        k, v = F.pad(k, (0, 0, 0, 1)), F.pad(v, (0, 0, 0, 1))
+        k = F.pad(k, (0, 0, 0, 1))
+        v = F.pad(v, (0, 0, 0, 1))
     causal = is_causal and key_padding_mask is None and not need_weights
     mask = None if causal else _joint_mask(layer, attn_mask, key_padding_mask, k)
     attended, weights = _attend(layer, q, k, v, mask, causal=causal, need_weights=need_weights)
@@ -74,7 +79,9 @@ def attention(
         # A tensor of its own in either case: what flows back into it must not include what flows
         # back from the values.
         weights = weights.mean(1) if average_attn_weights else weights.view_as(weights)
-    return result if layer.batch_first else result.transpose(0, 1), weights
+    if not layer.batch_first:
+        result = result.transpose(0, 1)
+    return result, weights
 
 
 def matrices(layer: nn.MultiheadAttention) -> dict[str, Tensor]:
@@ -94,7 +101,7 @@ def biases(layer: nn.MultiheadAttention) -> dict[str, Tensor | None]:
 
 
 def own_keys(layer: nn.MultiheadAttention, count: int) -> tuple[Tensor, ...]:
-    """The key and the value that a layer with ``add_bias_kv`` adds to those of every example, each [B, 1, E]."""
+    """The key and the value that ``add_bias_kv`` adds to those of every example, each [B, 1, E]."""
     if layer.bias_k is None or layer.bias_v is None:
         return ()
     return layer.bias_k.expand(count, -1, -1), layer.bias_v.expand(count, -1, -1)
@@ -110,24 +117,39 @@ def _attend(
     causal: bool,
     need_weights: bool,
 ) -> tuple[Tensor, Tensor | None]:
-    """[B, L, E] from [B, L, E], [B, S, E] and [B, S, E], and the weights [B, heads, L, S] if they are needed."""
-    shape = (layer.num_heads, layer.head_dim)
-    q, k, v = (x.reshape(*x.shape[:2], *shape).transpose(1, 2) for x in (query, key, value))
+    """What the heads make of query [B, L, E], key [B, S, E] and value [B, S, E].
+
+    Returns:
+        [B, L, E], and the weights [B, heads, L, S] if they are needed.
+    """
+    q = _by_head(layer, query)  # [B, heads, L, d]
+    k = _by_head(layer, key)  # [B, heads, S, d]
+    v = _by_head(layer, value)  # [B, heads, S, d]
     dropout = layer.dropout if layer.training else 0.0
     weights = None
     if need_weights:
-        scores = q * math.sqrt(1 / q.shape[-1]) @ k.mT
-        weights = F.dropout((scores if mask is None else scores + mask).softmax(-1), dropout)
+        scores = q * math.sqrt(1 / q.shape[-1]) @ k.mT  # [B, heads, L, S]
+        if mask is not None:
+            scores = scores + mask
+        weights = F.dropout(scores.softmax(-1), dropout)
         values = weights @ v
     else:
         values = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
     return values.transpose(1, 2).flatten(2), weights
 
 
+def _by_head(layer: nn.MultiheadAttention, x: Tensor) -> Tensor:
+    """[B, heads, T, d] from [B, T, heads · d]."""
+    return x.reshape(*x.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
+
+
 def _joint_mask(
-    layer: nn.MultiheadAttention, attn_mask: Tensor | None, key_padding_mask: Tensor | None, key: Tensor
+    layer: nn.MultiheadAttention,
+    attn_mask: Tensor | None,
+    key_padding_mask: Tensor | None,
+    key: Tensor,
 ) -> Tensor | None:
-    """What is added to the scores [B, heads, L, S], in a shape that broadcasts to theirs; None for nothing."""
+    """What is added to the scores [B, heads, L, S], in a shape that broadcasts, or None."""
     parts = []
     if attn_mask is not None:
         shape = (-1, layer.num_heads) if attn_mask.dim() == 3 else (1, 1)
@@ -140,7 +162,7 @@ def _joint_mask(
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
-    """A mask of numbers as it is; of truth values, which are True where attention is forbidden, as -∞ and 0."""
+    """A mask of numbers as it is; of truth values (True: no attention) as -∞ and 0."""
     if mask.dtype is not torch.bool:
         return mask.to(like.dtype)
     return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)

@@ -1,4 +1,4 @@
-"""Multi-head attention with noise on the weights of its four linear maps. The noise is in ``noise_families``."""
+"""Multi-head attention with noise (see ``noise_families``) on the weights of its linear maps."""
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,22 @@ from dpvd.nn.noise import draw, is_sampling
 from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
 from dpvd.nn.sum_of_squares import sum_of_squares
 
-__all__ = ["AdditiveMultiheadAttention", "AttentionMap", "MultiplicativeMultiheadAttention", "projected_std"]
+__all__ = [
+    "AdditiveMultiheadAttention",
+    "AttentionMap",
+    "MultiplicativeMultiheadAttention",
+    "projected_std",
+]
 
 
 class AttentionMap(VariationalLayer, nn.MultiheadAttention):
-    """The four linear maps of ``nn.MultiheadAttention``, each with noise √v ε on what it gives, v = x²∗Var(θ).
+    """The four linear maps of ``nn.MultiheadAttention``, each with noise on what it gives.
 
-    Noise is drawn for each example, position and output unit, as in a dense layer that is called on
-    a sequence: at every position it has the distribution that noise on the weights would have
-    caused; that positions share weights, and so would be correlated, is left out. (One ε for a
-    whole sequence would shift all keys alike wherever inputs are normalised, and a softmax does not
-    see such a shift.)
+    The noise is √v ε with v = x²∗Var(θ), and is drawn for each example, position and output unit,
+    as in a dense layer that is called on a sequence: at every position it has the distribution that
+    noise on the weights would have caused; that positions share weights, and so would be
+    correlated, is left out. (One ε for a whole sequence would shift all keys alike wherever inputs
+    are normalised, and a softmax does not see such a shift.)
 
     Attributes:
         weight: the means of all weights, [E, E + kdim + vdim + E]: the matrices of query, key,
@@ -41,7 +46,7 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
         return dict(zip(ROLES, torch.split(values, widths, -1), strict=True))
 
     def variances(self) -> dict[str, Tensor]:
-        """Variances of the weights by role: [E, in], or less where weights share one: [in] or []."""
+        """Variances of the weights by role: [E, in], or [in] or [] where weights share one."""
         return self.blocks(self.weight_variance())
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -52,8 +57,9 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
     def prune(self, threshold: float) -> None:
         if self.prunable:
             self.kept = self.log_alpha() < threshold
-            for matrix, kept in zip(matrices(self).values(), self.blocks(self.kept).values(), strict=True):
-                matrix.masked_fill_(~kept, 0.0)
+            kept = self.blocks(self.kept)
+            for role, matrix in matrices(self).items():
+                matrix.masked_fill_(~kept[role], 0.0)
 
     def forward(
         self,
@@ -66,35 +72,50 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        arguments = (query, key, value, key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+        arguments = (
+            query,
+            key,
+            value,
+            key_padding_mask,
+            need_weights,
+            attn_mask,
+            average_attn_weights,
+            is_causal,
+        )
         if not is_sampling(self) and self.kept is None:
             return nn.MultiheadAttention.forward(self, *arguments)
         if query.dim() != 3:
             raise DpvdError(
-                f"{type(self).__name__} draws noise for each example and takes batches of sequences, of dimension 3, "
-                f"not {query.dim()}; give a single sequence a batch of 1"
+                f"{type(self).__name__} draws noise for each example and takes batches of "
+                f"sequences, of dimension 3, not {query.dim()}; give a single sequence a batch of 1"
             )
         count = query.shape[0 if self.batch_first else 1]
-        return attention(self, self.projection(self.draw_noise(query, key)), own_keys(self, count), *arguments)
+        project = self.projection(self.draw_noise(query, key))
+        return attention(self, project, own_keys(self, count), *arguments)
 
     def draw_noise(self, query: Tensor, key: Tensor) -> dict[str, Tensor]:
-        """The noise of one call by role, [B, T, E] each, in one draw; {} if the layer does not sample."""
+        """The noise of one call by role, [B, T, E] each, in one draw; {} if it does not sample."""
         if not is_sampling(self):
             return {}
-        time, batch = (1, 0) if self.batch_first else (0, 1)
-        queries, keys = query.shape[time], key.shape[time]
-        lengths = [queries, keys, keys, queries]
+        batch = 0 if self.batch_first else 1
+        time = 1 - batch
+        queries = query.shape[time]
+        keys = key.shape[time]
+        lengths = [queries, keys, keys, queries]  # in the order of ROLES
         noise = draw((query.shape[batch], sum(lengths), self.embed_dim), query)
         return dict(zip(ROLES, torch.split(noise, lengths, 1), strict=True))
 
     def projection(self, noise: dict[str, Tensor]) -> Projection:
         """The four linear maps with this noise, or without any."""
-        means, shifts = self.blocks(self.mean_weight()), biases(self)
+        means = self.blocks(self.mean_weight())
+        shifts = biases(self)
         variances = self.variances() if noise else {}
 
         def project(role: str, x: Tensor) -> Tensor:
             mean = self.linear_map(x, means[role], shifts[role])
-            return mean + projected_std(x, variances[role]) * noise[role] if noise else mean
+            if not noise:
+                return mean
+            return mean + projected_std(x, variances[role]) * noise[role]
 
         return project
 
@@ -103,7 +124,7 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
 
 
 def projected_std(x: Tensor, variance: Tensor) -> Tensor:
-    """√v with v = x²∗Var(θ) for x [..., in]: [..., out], or [..., 1] where all outputs have the same.
+    """√v with v = x²∗Var(θ) for x [..., in]: [..., out], or [..., 1] where all outputs share it.
 
     Args:
         x: the inputs.
@@ -119,8 +140,11 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
     return noise_std(variance * sum_of_squares(x, -1))
 
 
-class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]  # three inputs, not one
-    """``nn.MultiheadAttention`` with additive Gaussian weight noise, θ = φ + σε; see :class:`AttentionMap`.
+# The type that is ignored is that of forward, which has three inputs here, not one.
+class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[misc]
+    """``nn.MultiheadAttention`` with additive Gaussian weight noise, θ = φ + σε.
+
+    How it is drawn: see :class:`AttentionMap`.
 
     Guarantees: rows of a batch have independent noise; biases, and the keys of ``add_bias_kv``,
     have none; in eval mode (and not ``sampling``) the result is that of torch's layer bit for bit;
@@ -162,28 +186,45 @@ class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[m
         log_sigma2: float = -10.0,
         prior: str | Prior = "log-uniform",
     ) -> None:
-        options = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
-        super().__init__(embed_dim, num_heads, *options)
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout,
+            bias,
+            add_bias_kv,
+            add_zero_attn,
+            kdim,
+            vdim,
+            batch_first,
+            device,
+            dtype,
+        )
         self.init_noise(rates, learned, log_sigma2, prior)
 
     def mean_masks(self) -> dict[str, Tensor | None]:
-        inner = ["in_proj_weight"] if self._qkv_same_embed_dim else ["q_proj_weight", "k_proj_weight", "v_proj_weight"]
-        names = [*inner, "out_proj.weight"]
+        names = ["q_proj_weight", "k_proj_weight", "v_proj_weight", "out_proj.weight"]
+        if self._qkv_same_embed_dim:
+            names = ["in_proj_weight", "out_proj.weight"]
         if self.kept is None:
             return dict.fromkeys(names)
-        *into, out = self.blocks(self.kept).values()
-        masks = [torch.cat(into)] if self._qkv_same_embed_dim else into
-        return dict(zip(names, [*masks, out], strict=True))
+        masks = list(self.blocks(self.kept).values())  # in the order of ROLES
+        if self._qkv_same_embed_dim:
+            masks = [torch.cat(masks[:3]), masks[3]]
+        return dict(zip(names, masks, strict=True))
 
     def variances(self) -> dict[str, Tensor]:
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return super().variances()
         shared = self.log_sigma2.exp()
-        return dict.fromkeys(ROLES, shared) if self.rates is Rates.LAYER else self.blocks(shared)
+        if self.rates is Rates.LAYER:
+            return dict.fromkeys(ROLES, shared)
+        return self.blocks(shared)
 
 
-class MultiplicativeMultiheadAttention(AttentionMap, MultiplicativeNoise):  # type: ignore[misc]  # likewise
-    """``nn.MultiheadAttention`` with multiplicative weight noise of type B, θ = φ(1 + √α ε); see :class:`AttentionMap`.
+class MultiplicativeMultiheadAttention(AttentionMap, MultiplicativeNoise):  # type: ignore[misc]
+    """``nn.MultiheadAttention`` with multiplicative weight noise of type B, θ = φ(1 + √α ε).
+
+    How it is drawn: see :class:`AttentionMap`.
 
     Guarantees and edge cases: as for :class:`AdditiveMultiheadAttention`.
 
@@ -219,8 +260,19 @@ class MultiplicativeMultiheadAttention(AttentionMap, MultiplicativeNoise):  # ty
         log_alpha: float = -3.0,
         prior: str | Prior = "log-uniform",
     ) -> None:
-        options = (dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype)
-        super().__init__(embed_dim, num_heads, *options)
+        super().__init__(
+            embed_dim,
+            num_heads,
+            dropout,
+            bias,
+            add_bias_kv,
+            add_zero_attn,
+            kdim,
+            vdim,
+            batch_first,
+            device,
+            dtype,
+        )
         if choice(kind, MultiplicativeKind, "kind") is MultiplicativeKind.A:
-            raise DpvdError("attention has noise of type B only; use kind='B', or type A in dense layers only")
+            raise DpvdError("attention has noise of type B only; use kind='B', or a dense layer")
         self.init_noise(kind, rates, learned, log_alpha, prior)

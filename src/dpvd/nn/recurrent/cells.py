@@ -1,4 +1,4 @@
-"""One step of the recurrences of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, forwards and backwards, in place.
+"""One step of the recurrences of ``nn.LSTM``, ``nn.GRU`` and ``nn.RNN``, forwards and backwards.
 
 Every gate sees a = W_ih x_t + b_ih and b = W_hh h_(t-1) + b_hh. A cell turns a into what its
 backward step needs, and that into δ = dL/da, in one and the same buffer: of a sequence [T, B,

@@ -20,13 +20,13 @@ __all__ = ["AdditiveGRU", "AdditiveLSTM", "AdditiveRNN", "AdditiveRecurrent"]
 
 
 class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
-    """Additive Gaussian noise θ = φ + σε on all weight matrices of a recurrent layer, by local reparameterisation.
+    """Additive Gaussian noise θ = φ + σε on all weight matrices of a recurrent layer.
 
-    Each weight matrix adds √v ε to the pre-activations of the gates, with v = x²σ² (or h²σ²) as it
-    changes from step to step, and one ε for each example, matrix and gate unit, the *same at every
-    step*: the weights do not change within a sequence. At every step the noise has the distribution
-    that noise on the weights would have caused; across steps it is fully correlated, where that of
-    random weights is correlated as the inputs are.
+    It is drawn by local reparameterisation. Each weight matrix adds √v ε to the pre-activations of
+    the gates, with v = x²σ² (or h²σ²) as it changes from step to step, and one ε for each example,
+    matrix and gate unit, the *same at every step*: the weights do not change within a sequence. At
+    every step the noise has the distribution that noise on the weights would have caused; across
+    steps it is fully correlated, where that of random weights is correlated as the inputs are.
 
     Guarantees: rows of a batch have independent noise; biases have none; in eval mode (and not
     ``sampling``) the result is that of the torch layer bit for bit.
@@ -50,15 +50,19 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         **options: Any,
     ) -> None:
         if options.get("proj_size"):
-            raise DpvdError(f"{type(self).__name__} has no projection: leave proj_size out, and add an nn.Linear")
+            name = type(self).__name__
+            raise DpvdError(f"{name} has no projection: leave proj_size out, and add an nn.Linear")
         super().__init__(*sizes, **options)
         self.init_noise(rates, learned, log_sigma2, prior)
 
     @property
     def names(self) -> list[str]:
         """The names of the weight matrices."""
-        ends = [f"l{depth}{suffix}" for depth in range(self.num_layers) for suffix in directions(self)]
-        return [f"weight_{side}_{end}" for end in ends for side in ("ih", "hh")]
+        names = []
+        for depth in range(self.num_layers):
+            for suffix in directions(self):
+                names += [f"weight_ih_l{depth}{suffix}", f"weight_hh_l{depth}{suffix}"]
+        return names
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
@@ -77,7 +81,7 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
 
     def reset_parameters(self) -> None:
         super().reset_parameters()
-        if hasattr(self, "log_sigma2"):  # torch calls this in its constructor, before there is noise
+        if hasattr(self, "log_sigma2"):  # torch's constructor calls this before there is noise
             self.reset_noise()
 
     @torch.no_grad()
@@ -95,14 +99,18 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         """The means, and if the layer samples also noise, drawn anew for this input."""
         if not isinstance(input, Tensor) or input.dim() != 3:
             raise DpvdError(
-                f"{type(self).__name__} draws noise for each example and takes one tensor of dimension 3; "
-                "pad sequences of unequal length instead of packing them, and give a single one a batch of 1"
+                f"{type(self).__name__} draws noise for each example and takes one tensor of "
+                "dimension 3; pad sequences of unequal length instead of packing them, and give a "
+                "single one a batch of 1"
             )
-        own, noise = own_weights(self), self._draw_noise(input)
+        own = own_weights(self)
+        noise = self._draw_noise(input)
         kept = {} if self.kept is None else self.blocks(self.kept)
 
         def weights_of(end: str) -> Weights:
-            weights, ih, hh = own(end), f"weight_ih_{end}", f"weight_hh_{end}"
+            weights = own(end)
+            ih = f"weight_ih_{end}"
+            hh = f"weight_hh_{end}"
             if kept:
                 weights = replace(weights, ih=weights.ih * kept[ih], hh=weights.hh * kept[hh])
             return replace(weights, noise_ih=noise.get(ih), noise_hh=noise.get(hh))
@@ -113,13 +121,18 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         """By matrix; nothing where the layer does not sample."""
         if not is_sampling(self):
             return {}
-        gates, count = CELLS[self.mode].blocks * self.hidden_size, input.shape[0 if self.batch_first else 1]
-        draws = draw((count, len(self.names) * gates), input).chunk(len(self.names), 1)
-        variances = self.blocks(self._variance_rows()).values()
-        return {name: Noise(*parts) for name, *parts in zip(self.names, variances, draws, strict=True)}
+        gates = CELLS[self.mode].blocks * self.hidden_size
+        count = input.shape[0 if self.batch_first else 1]
+        matrices = len(self.names)
+        draws = draw((count, matrices * gates), input).chunk(matrices, 1)  # each [B, gates]
+        variances = self.blocks(self._variance_rows())
+        noise = {}
+        for (name, variance), epsilon in zip(variances.items(), draws, strict=True):
+            noise[name] = Noise(variance, epsilon)
+        return noise
 
     def _variance_rows(self) -> Tensor:
-        """σ² as [gates, Σ in], or as one row where all gates share it: v then is one number for each example."""
+        """σ² as [gates, Σ in], or [1, Σ in] where all gates share it: v then is one per example."""
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return self.weight_variance()
         return self.log_sigma2.exp().expand(1, sum(self._widths)).contiguous()

@@ -1,4 +1,4 @@
-"""A recurrence over a whole sequence, one layer in one direction, with its backward pass written out.
+"""A recurrence over a whole sequence, one layer in one direction, with a backward pass of its own.
 
 Autograd over the steps would keep a dozen tensors for each and add up weight gradients step by
 step. Here the backward pass stops at the pre-activations of the gates; what weights get follows
@@ -105,9 +105,10 @@ def scan(
         projected: [T, B, hidden], zeros: its gradient is the one that arrives at the projections.
 
     Returns:
-        All h_t [T, B, hidden], in the order of time; the state at the end; without gradients, 1 /
-        (2√v) of the noise at each step, and all h_t before their projection, each None where there
-        is none.
+        - all h_t, [T, B, hidden], in the order of time;
+        - the state at the end;
+        - 1 / (2√v) of the noise, [T, B, gates] or [T, B, 1], without gradients; None without noise;
+        - all h_t before their projection, [T, B, size], without gradients; None without one.
     """
     variance = None if noise is None else noise.variance
     draw = None if noise is None else noise.draw

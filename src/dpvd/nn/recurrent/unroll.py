@@ -1,4 +1,4 @@
-"""The recurrence of ``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` written out: all layers, both directions."""
+"""``nn.RNN``, ``nn.GRU`` and ``nn.LSTM`` written out: all layers, both directions."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -19,18 +19,20 @@ __all__ = ["Pass", "Weights", "WeightsOf", "directions", "own_weights", "unroll"
 class Weights:
     """What one layer multiplies with in one direction, and the noise on it."""
 
-    ih: Tensor
-    hh: Tensor
-    bias_ih: Tensor | None = None
-    bias_hh: Tensor | None = None
-    hr: Tensor | None = None
+    ih: Tensor  # [gates, in]
+    hh: Tensor  # [gates, hidden]
+    bias_ih: Tensor | None = None  # [gates]
+    bias_hh: Tensor | None = None  # [gates]
+    hr: Tensor | None = None  # [proj_size, hidden_size], of an LSTM with projections
     noise_ih: Noise | None = None
     noise_hh: Noise | None = None
 
     def detach(self) -> "Weights":
         """The same as constants."""
-        parts: list[Any] = [None if value is None else value.detach() for value in vars(self).values()]
-        return Weights(*parts)
+        constants: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            constants[name] = None if value is None else value.detach()
+        return Weights(**constants)
 
 
 WeightsOf: TypeAlias = Callable[[str], Weights]
@@ -73,7 +75,11 @@ class Pass:
 
 
 def unroll(
-    layer: nn.RNNBase, x: Tensor, state: Any, weights_of: WeightsOf, passes: list[Pass] | None = None
+    layer: nn.RNNBase,
+    x: Tensor,
+    state: Any,
+    weights_of: WeightsOf,
+    passes: list[Pass] | None = None,
 ) -> tuple[Tensor, Any]:
     """What ``layer(x, state)`` computes, with these weights in place of its own.
 
@@ -96,11 +102,11 @@ def unroll(
     >>> torch.allclose(unroll(layer, x, None, own_weights(layer))[0], layer(x)[0], atol=1e-6)
     True
     """
-    x = x.transpose(0, 1) if layer.batch_first else x
-    starts = _start(layer, x, state)
+    x = x.transpose(0, 1) if layer.batch_first else x  # [T, B, in]
+    starts = _start(layer, x, state)  # each [layers · directions, B, hidden]
     ends: list[State] = []
     for depth in range(layer.num_layers):
-        outputs = []
+        outputs = []  # by direction, [T, B, hidden]
         for suffix in directions(layer):
             end = f"l{depth}{suffix}"
             start = tuple(part[len(ends)] for part in starts)
@@ -113,8 +119,11 @@ def unroll(
         x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
         if depth < layer.num_layers - 1:
             x = F.dropout(x, layer.dropout, layer.training)
+    outputs_in_order = x.transpose(0, 1) if layer.batch_first else x
     last_state = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
-    return x.transpose(0, 1) if layer.batch_first else x, last_state if len(last_state) > 1 else last_state[0]
+    if len(last_state) == 1:
+        return outputs_in_order, last_state[0]
+    return outputs_in_order, last_state
 
 
 def directions(layer: nn.RNNBase) -> tuple[str, ...]:
@@ -134,22 +143,48 @@ def own_weights(layer: nn.RNNBase) -> WeightsOf:
 
 
 def _run(mode: str, x: Tensor, start: State, one: Pass, *, constant: bool) -> tuple[Tensor, State]:
-    """One layer in one direction; the pass is completed."""
-    cell, w = CELLS[mode], one.weights.detach() if constant else one.weights
-    bias, offset = (_sum(w.bias_ih, w.bias_hh), None) if cell.sums else (w.bias_ih, _offset(w, x))
-    a = F.linear(x, w.ih, bias)
+    """One layer in one direction; the pass is completed.
+
+    Args:
+        mode: of the torch layer.
+        x: [T, B, in].
+        start: the state before the first step, each [B, hidden].
+        one: the pass, with its weights.
+        constant: whether gradients stop at the pre-activations instead of going on to the weights.
+    """
+    cell = CELLS[mode]
+    w = one.weights.detach() if constant else one.weights
+    if cell.sums:
+        bias = _sum(w.bias_ih, w.bias_hh)
+        offset = None
+    else:
+        bias = w.bias_ih
+        offset = _offset(w, x)
+    a = F.linear(x, w.ih, bias)  # [T, B, gates]
     if w.noise_ih is not None:
         std = w.noise_ih.std(x)
         a.addcmul_(std, w.noise_ih.draw)
         one.slopes["ih"] = half_inverse(std.detach())
-    projected = None if w.hr is None else w.hr.new_zeros(1).expand(*x.shape[:2], len(w.hr))
+    projected = None
+    if w.hr is not None:
+        projected = w.hr.new_zeros(1).expand(*x.shape[:2], len(w.hr))  # [T, B, proj_size]
     if constant:
-        arriving = {"ih": a, "hh": offset, "hr": projected}
-        one.edges = {name: get_gradient_edge(v.requires_grad_()) for name, v in arriving.items() if v is not None}
-    hidden, last, slope, one.raw = scan(
-        cell, a, offset, w.hh, start, reverse=one.reverse, noise=w.noise_hh, projection=w.hr, projected=projected
+        for name, value in {"ih": a, "hh": offset, "hr": projected}.items():
+            if value is not None:
+                one.edges[name] = get_gradient_edge(value.requires_grad_())
+    hidden, last, slope, raw = scan(
+        cell,
+        a,
+        offset,
+        w.hh,
+        start,
+        reverse=one.reverse,
+        noise=w.noise_hh,
+        projection=w.hr,
+        projected=projected,
     )
     one.hidden = hidden
+    one.raw = raw
     if slope is not None:
         one.slopes["hh"] = slope
     return hidden, last
@@ -166,8 +201,11 @@ def _offset(weights: Weights, x: Tensor) -> Tensor:
 
 
 def _start(layer: nn.RNNBase, x: Tensor, state: Any) -> State:
-    """The state as a tuple, zeros where none is given."""
-    if state is None:
-        sizes = (layer.proj_size or layer.hidden_size, layer.hidden_size)[: 2 if layer.mode == "LSTM" else 1]
-        return tuple(x.new_zeros(layer.num_layers * len(directions(layer)), x.shape[1], size) for size in sizes)
-    return state if isinstance(state, tuple) else (state,)
+    """The state as a tuple, zeros where none is given; each [layers · directions, B, hidden]."""
+    if state is not None:
+        return state if isinstance(state, tuple) else (state,)
+    count = layer.num_layers * len(directions(layer))
+    h = x.new_zeros(count, x.shape[1], layer.proj_size or layer.hidden_size)
+    if layer.mode != "LSTM":
+        return (h,)
+    return h, x.new_zeros(count, x.shape[1], layer.hidden_size)
