@@ -5,7 +5,7 @@ The noise is in ``noise_families``.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -33,7 +33,7 @@ __all__ = [
 Size: TypeAlias = int | tuple[int, ...]
 Size2d: TypeAlias = int | tuple[int, int]
 
-_UNFOLDED_WEIGHTS = 32  # entries of the kernel of one output channel: an unfolding is so many times the input
+_UNFOLDED_WEIGHTS = 32  # entries of one output channel: an unfolding is so many times the input
 
 
 class ConvMap(VariationalLayer):
@@ -49,7 +49,8 @@ class ConvMap(VariationalLayer):
     dilation: tuple[int, ...]
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        result: Tensor = self._conv_forward(x, weight, bias)  # type: ignore[operator]  # of torch's class
+        conv_forward: Any = self._conv_forward  # that of torch's class
+        result: Tensor = conv_forward(x, weight, bias)
         return result
 
 
@@ -102,26 +103,30 @@ class AdditiveConv(ConvMap, AdditiveNoise):
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.rates is Rates.LAYER and self.kept is None and self.groups == 1:
-            x, squares = beside_its_squares(x, 1)
-            return self.linear_map(x, self.weight, self.bias), self.log_sigma2.exp() * self._sum_under_kernel(squares)
+            x, squares = beside_its_squares(x, 1)  # [B, 1, *]
+            variance = self.log_sigma2.exp() * self._sum_under_kernel(squares)
+            return self.linear_map(x, self.weight, self.bias), variance
         if not self._is_unfolded(x):
             return super().output_moments(x)
+        # [B, *places, in · entries of the kernel]
         patches = unfolded(x, self.kernel_size, self.stride, self.dilation)
         mean = F.linear(patches, self.mean_weight().flatten(1), self.bias)
         variance = F.linear(patches.square(), self.weight_variance().flatten(1))
         return mean.movedim(-1, 1), variance.movedim(-1, 1)
 
     def _is_unfolded(self, x: Tensor) -> bool:
-        """Whether mean and variance are made from one unfolding of the inputs, at less than half the time.
+        """Whether mean and variance are made from one unfolding of the inputs.
 
-        That pays in a first layer: the inputs need no gradient, and channels are too few for
-        libraries for convolutions, whose weight gradients are slow there. Without learned rates, σ
-        may be 0, and the mean then has to be torch's bit for bit.
+        That takes less than half the time, and pays in a first layer: the inputs need no gradient,
+        and channels are too few for libraries for convolutions, whose weight gradients are slow
+        there. Without learned rates, σ may be 0, and the mean then has to be torch's bit for bit.
         """
-        simple = self.padding in ((0,) * len(self.kernel_size), "valid") and set(self.dilation) == {1}
+        unpadded = self.padding in ((0,) * len(self.kernel_size), "valid")
+        simple = unpadded and set(self.dilation) == {1} and self.groups == 1
         small = self.weight[0].numel() <= _UNFOLDED_WEIGHTS
-        wanted = self.learned and self.rates is Rates.WEIGHT and self.groups == 1 and simple and small
-        return wanted and not x.requires_grad and x.dim() == self.weight.dim() and not inside_transform()
+        suitable = simple and small and self.learned and self.rates is Rates.WEIGHT
+        first = not x.requires_grad and x.dim() == self.weight.dim()
+        return suitable and first and not inside_transform()
 
     def output_variance(self, x: Tensor) -> Tensor:
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
@@ -136,8 +141,16 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         return self.linear_map(squares, torch.ones_like(self.weight[:1, :1]), None)
 
 
-def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> Tensor:
-    """The parts of x [B, in, *] under the kernel at each place, as vectors: [B, *places, in · entries of the kernel].
+def unfolded(
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+) -> Tensor:
+    """The parts of x [B, in, *] under the kernel at each place, as vectors.
+
+    Returns:
+        [B, *places, in · entries of the kernel].
 
     >>> unfolded(torch.arange(4.0).view(1, 1, 4), kernel=[2], stride=[1], dilation=[1]).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
@@ -148,11 +161,16 @@ def unfolded(x: Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: 
 
 
 def _window_sums(
-    x: Tensor, kernel: Sequence[int], stride: Sequence[int], padding: Sequence[int], dilation: Sequence[int]
+    x: Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    padding: Sequence[int],
+    dilation: Sequence[int],
 ) -> Tensor:
-    """Σ of x [B, 1, *] over each place of the kernel: one product with a matrix of zeros and ones in each dimension.
+    """Σ of x [B, 1, *] over each place of the kernel.
 
-    A convolution with a kernel of ones, which libraries for convolutions are slow at.
+    One product with a matrix of zeros and ones in each dimension does it. A convolution with a
+    kernel of ones, which libraries for convolutions are slow at.
     """
     for d, geometry in enumerate(zip(kernel, stride, padding, dilation, strict=True), start=2):
         window = _window_matrix(x.shape[d], *geometry).to(x)
@@ -185,7 +203,8 @@ class AdditiveConv3d(AdditiveConv, nn.Conv3d):
     """``nn.Conv3d`` with additive weight noise: see :class:`AdditiveConv`."""
 
 
-class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignore[misc]  # no output_size
+# The type that is ignored is that of forward, which has no output_size here.
+class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignore[misc]
     """``nn.ConvTranspose2d`` with additive weight noise, θ = φ + σε; see :class:`AdditiveConv`.
 
     Args:
@@ -235,9 +254,10 @@ class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignor
 
 
 class MultiplicativeConv(ConvMap, MultiplicativeNoise):
-    """Convolution with multiplicative Gaussian weight noise of type B, θ = φ(1 + √α ε) (variational dropout).
+    """Convolution with multiplicative weight noise of type B (variational dropout).
 
-    y = x∗φ + b + √v ε with v = x²∗(αφ²) and ε drawn per example, output channel and position.
+    θ = φ(1 + √α ε), that is     y = x∗φ + b + √v ε with v = x²∗(αφ²) and ε drawn per example,
+    output channel and position.
 
     Args:
         in_channels, ..., dtype: as for ``nn.Conv2d``.
@@ -276,7 +296,7 @@ class MultiplicativeConv(ConvMap, MultiplicativeNoise):
         geometry = (kernel_size, stride, padding, dilation, groups, bias, padding_mode)
         super().__init__(in_channels, out_channels, *geometry, device=device, dtype=dtype)
         if choice(kind, MultiplicativeKind, "kind") is MultiplicativeKind.A:
-            raise DpvdError("convolutions have noise of type B only; use kind='B', or type A in dense layers only")
+            raise DpvdError("convolutions have type B only; use kind='B', or a dense layer")
         self.init_noise(kind, rates, learned, log_alpha, prior)
 
 

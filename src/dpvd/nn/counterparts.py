@@ -1,4 +1,4 @@
-"""Which variational class stands for which of torch's, and how one is made around the other's parameters."""
+"""Which variational class stands for which of torch's, and how one takes the place of the other."""
 
 from collections.abc import Callable, Collection
 from enum import StrEnum
@@ -23,7 +23,15 @@ from dpvd.nn.layer import VariationalLayer
 from dpvd.nn.linear import AdditiveLinear, MultiplicativeLinear
 from dpvd.nn.recurrent.layers import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 
-__all__ = ["Classes", "LayerName", "class_names", "converted", "counterparts", "is_convertible", "weights"]
+__all__ = [
+    "Classes",
+    "LayerName",
+    "class_names",
+    "converted",
+    "counterparts",
+    "is_convertible",
+    "weights",
+]
 
 Classes: TypeAlias = dict[type[nn.Module], type[VariationalLayer]]
 
@@ -65,8 +73,24 @@ _CLASSES: dict[LayerName, Classes] = {
     LayerName.BINARY: {nn.Linear: BinaryDropoutLinear},
 }
 
-_CHANNELS = ("in_channels", "out_channels", "kernel_size", "stride", "padding", "dilation", "groups")
-_STEPS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional")
+_CHANNELS = (
+    "in_channels",
+    "out_channels",
+    "kernel_size",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+)
+_STEPS = (
+    "input_size",
+    "hidden_size",
+    "num_layers",
+    "bias",
+    "batch_first",
+    "dropout",
+    "bidirectional",
+)
 _HEADS = ("embed_dim", "num_heads", "dropout", "add_zero_attn", "kdim", "vdim", "batch_first")
 # The attributes of torch's layers that are arguments of their constructors and of the variational
 # ones.
@@ -90,13 +114,18 @@ _WITHOUT_COUNTERPART: dict[type[nn.Module], Callable[[Any], bool]] = {
 }
 
 
-def counterparts(layer: LayerName | str, kinds: Collection[type[nn.Module]] | None = None) -> Classes:
+def counterparts(
+    layer: LayerName | str,
+    kinds: Collection[type[nn.Module]] | None = None,
+) -> Classes:
     """What each torch class becomes in a family, of the kinds asked for."""
     name = choice(layer, LayerName, "layer")
     classes = _CLASSES[name]
     unknown = [kind for kind in kinds or () if kind not in classes]
     if unknown:
-        raise DpvdError(f"layer='{name}' has no form of {class_names(unknown)}; kinds may be {class_names(classes)}")
+        wrong = class_names(unknown)
+        allowed = class_names(classes)
+        raise DpvdError(f"layer='{name}' has no form of {wrong}; kinds may be {allowed}")
     return {kind: cls for kind, cls in classes.items() if kinds is None or kind in kinds}
 
 
@@ -110,7 +139,7 @@ def class_names(kinds: Collection[type[nn.Module]]) -> str:
 
 
 def is_convertible(module: nn.Module, classes: Classes) -> bool:
-    """Whether a module is of exactly such a class, has its plain parameters and no option that we lack."""
+    """Whether a module is of exactly such a class, with plain parameters and no option we lack."""
     kind = type(module)
     if kind not in classes or _WITHOUT_COUNTERPART.get(kind, lambda _: False)(module):
         return False
@@ -131,7 +160,11 @@ def weights(module: nn.Module) -> list[Tensor]:
     return [p for name, p in module.named_parameters() if "weight" in name]
 
 
-def converted(cls: type[VariationalLayer], module: nn.Module, options: dict[str, Any]) -> VariationalLayer:
+def converted(
+    cls: type[VariationalLayer],
+    module: nn.Module,
+    options: dict[str, Any],
+) -> VariationalLayer:
     """A layer of the class around the very parameters and hooks of the plain layer.
 
     Args:
@@ -145,13 +178,15 @@ def converted(cls: type[VariationalLayer], module: nn.Module, options: dict[str,
     weight = weights(module)[0]
     arguments: dict[str, Any] = {name: getattr(module, name) for name in _ARGUMENTS[type(module)]}
     if isinstance(module, nn.MultiheadAttention):
-        arguments |= {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None}
+        arguments["bias"] = module.in_proj_bias is not None
+        arguments["add_bias_kv"] = module.bias_k is not None
     elif "bias" in module._parameters:
         arguments["bias"] = module.bias is not None
     try:
         layer = cls(**arguments, device="meta", dtype=weight.dtype, **options)
     except TypeError as error:
-        raise DpvdError(f"{cls.__name__}: {error}; see its arguments for the options allowed") from None
+        message = f"{cls.__name__}: {error}; see its arguments for the options allowed"
+        raise DpvdError(message) from None
     layer.to_empty(device=weight.device)
     layer.reset_noise()
     layer.requires_grad_(any(w.requires_grad for w in weights(module)))

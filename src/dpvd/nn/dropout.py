@@ -58,7 +58,7 @@ class InputDropout(VariationalLayer):
 
 
 class DropoutLinear(InputDropout, DenseMap, nn.Linear):
-    """A dense layer with dropout on its inputs; a concrete class says what the noise does to them."""
+    """A dense layer with dropout on its inputs; a concrete class says what it does to them."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class DropoutLinear(InputDropout, DenseMap, nn.Linear):
 
 
 class BinaryDropoutLinear(DropoutLinear):
-    """Dense layer whose inputs are dropped with probability p = ``rate`` and scaled by 1/(1-p) otherwise.
+    """Dense layer whose inputs are dropped with probability p = ``rate``, else scaled by 1/(1-p).
 
     References: Srivastava et al., "Dropout", JMLR 15 (2014).
     """

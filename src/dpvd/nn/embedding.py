@@ -63,7 +63,9 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
     def output_variance(self, x: Tensor) -> Tensor:
         """σ²[i_t], [B, ..., d], 0 at padding; only of the rows looked up."""
         variance = F.embedding(x, self.only_kept(self.log_sigma2, -math.inf)).exp()
-        return variance if self.padding_idx is None else variance.masked_fill((x == self.padding_idx).unsqueeze(-1), 0)
+        if self.padding_idx is None:
+            return variance
+        return variance.masked_fill((x == self.padding_idx).unsqueeze(-1), 0)
 
     def weight_variance(self) -> Tensor:
         return self._without_padding(super().weight_variance().expand_as(self.weight))
@@ -76,8 +78,10 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
     def mean_masks(self) -> dict[str, Tensor | None]:
         if self.padding_idx is None:
             return super().mean_masks()
-        everywhere = torch.ones_like(self.weight, dtype=torch.bool) if self.kept is None else self.kept
-        return {"weight": self._without_padding(everywhere)}
+        kept = self.kept
+        if kept is None:
+            kept = torch.ones_like(self.weight, dtype=torch.bool)
+        return {"weight": self._without_padding(kept)}
 
     def _without_padding(self, values: Tensor) -> Tensor:
         if self.padding_idx is None:

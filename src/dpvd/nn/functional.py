@@ -50,7 +50,9 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
 
 
 def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
-    """:func:`gaussian_sample`, written over ``mean``: outputs are large, and nobody else has seen a layer's own yet.
+    """:func:`gaussian_sample`, written over ``mean``.
+
+    Outputs are large, and nobody else has seen a layer's own yet.
 
     Guarantees: the values and gradients of mean + noise_std(var)·ε; differentiable once outside of
     transforms.
@@ -67,7 +69,7 @@ def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
 
 
 class _AddNoise(torch.autograd.Function):
-    """mean + std·noise, where std is √var: the gradients in as few passes over the outputs as torch allows.
+    """mean + std·noise with std = √var, in as few passes over the outputs as torch allows.
 
     Autograd through :func:`noise_std` takes more than twice the time, most of it for masks and
     copies.
@@ -76,7 +78,9 @@ class _AddNoise(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, var: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         ctx.save_for_backward(std, noise)
-        if mean._is_view():  # autograd would copy the gradient several times to undo writing over a part of something
+        if mean._is_view():
+            # Autograd would copy the gradient several times to undo writing over a part of a
+            # tensor.
             return torch.addcmul(mean, std, noise)
         ctx.mark_dirty(mean)
         return mean.addcmul_(std, noise)

@@ -16,7 +16,7 @@ class Rates(StrEnum):
     LAYER = "layer"
     """One rate for the whole layer: shape []."""
     NEURON = "neuron"
-    """One rate for each input unit: shape [in], with ones behind that make it broadcast to the weight."""
+    """One rate for each input unit: shape [in, 1, ...], which broadcasts to the weight."""
     WEIGHT = "weight"
     """One rate for each weight: the weight's shape."""
 
@@ -49,7 +49,7 @@ class VariationalLayer(nn.Module, ABC):
 
     @abstractmethod
     def log_alpha(self) -> Tensor:
-        """log α = log(noise variance / mean²) of every weight, in the weight's shape; +∞ where pruned."""
+        """log α = log(noise variance / mean²), in the weight's shape; +∞ where pruned."""
 
     @abstractmethod
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -65,7 +65,7 @@ class VariationalLayer(nn.Module, ABC):
         """Set the noise parameters to the values given at construction."""
 
     def scale_jacobian(self) -> dict[str, Tensor]:
-        """By parameter name ∂σ/∂(parameter), newly made, without gradients, of learned noise scales; or {}."""
+        """By parameter name ∂σ/∂(parameter) of learned noise scales, newly made, or {}."""
         return {}
 
     # Weights
@@ -85,7 +85,7 @@ class VariationalLayer(nn.Module, ABC):
 
     @torch.no_grad()
     def prune(self, threshold: float) -> None:
-        """Set weights with log α ≥ threshold to exactly 0 and switch their noise off, once and for all."""
+        """Set weights with log α ≥ threshold to exactly 0, without noise, once and for all."""
         if self.prunable:
             self.kept = self.log_alpha() < threshold
             self.weight.masked_fill_(~self.kept, 0.0)
@@ -107,11 +107,19 @@ class VariationalLayer(nn.Module, ABC):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        """Accept a plain layer's state too (all noise state absent). The mask follows the state loaded."""
+        """Accept a plain layer's state too (no noise state at all). The mask follows the state."""
         kept = state_dict.get(prefix + "kept")
         self.kept = None if kept is None else torch.empty_like(self.weight, dtype=torch.bool)
         missing: list[str] = []
-        super()._load_from_state_dict(state_dict, prefix, local_metadata, strict, missing, unexpected_keys, error_msgs)
+        super()._load_from_state_dict(
+            state_dict,
+            prefix,
+            local_metadata,
+            strict,
+            missing,
+            unexpected_keys,
+            error_msgs,
+        )
         extra = {prefix + name for name in self.noise_state}
         from_plain_layer = extra <= set(missing)
         missing_keys.extend(key for key in missing if not (from_plain_layer and key in extra))

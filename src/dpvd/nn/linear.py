@@ -1,4 +1,7 @@
-"""Dense layers with noise on their weights. The noise is in ``noise_families``, fixed rates are in ``dropout``."""
+"""Dense layers with noise on their weights.
+
+The noise is in ``noise_families``, fixed rates are in ``dropout``.
+"""
 
 import torch
 from torch import Tensor, nn
@@ -66,13 +69,16 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
         self.init_noise(rates, learned, log_sigma2, prior)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """The variance is [B, ..., out] for a rate per weight (or a pruned layer), else [B, ..., 1]."""
+        """The variance is [B, ..., out] for rates per weight or if pruned, else [B, ..., 1]."""
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return super().output_moments(x)
+        sigma2 = self.log_sigma2.exp()  # [in] or []
         if self.rates is Rates.NEURON:
-            return self.linear_map(x, self.weight, self.bias), ((x * x) @ self.log_sigma2.exp()).unsqueeze(-1)
-        x, squares = beside_its_squares(x, -1)
-        return self.linear_map(x, self.weight, self.bias), self.log_sigma2.exp() * squares
+            variance = ((x * x) @ sigma2).unsqueeze(-1)
+        else:
+            x, squares = beside_its_squares(x, -1)
+            variance = sigma2 * squares
+        return self.linear_map(x, self.weight, self.bias), variance
 
 
 class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):

@@ -1,5 +1,6 @@
-"""Questions and actions on whole models: the sum of KL terms, log α, sparsity, pruning, the tied scale."""
+"""Questions and actions on whole models: KL term, log α, sparsity, pruning, the tied scale."""
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -47,10 +48,11 @@ def kl(model: nn.Module) -> Tensor:
 
 @torch.no_grad()
 def log_alpha(model: nn.Module) -> dict[str, Tensor]:
-    """log α of every weight by layer name, for display: within ±``LOG_ALPHA_RANGE``, without gradients."""
-    return {
-        name: layer.log_alpha().clamp(-LOG_ALPHA_RANGE, LOG_ALPHA_RANGE) for name, layer in variational_layers(model)
-    }
+    """log α of every weight by layer name, within ±``LOG_ALPHA_RANGE``, for display."""
+    by_name = {}
+    for name, layer in variational_layers(model):
+        by_name[name] = layer.log_alpha().clamp(-LOG_ALPHA_RANGE, LOG_ALPHA_RANGE)
+    return by_name
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,11 @@ class LayerSparsity:
 
     @property
     def compression(self) -> float:
-        """All weights / weights left; ∞ if none are left."""
+        """All weights / weights left; ∞ if none are left, 1 if there were none."""
+        if self.weights == 0:
+            return 1.0
         left = self.weights - self.pruned
-        return self.weights / left if left else (float("inf") if self.weights else 1.0)
+        return self.weights / left if left else math.inf
 
     def __str__(self) -> str:
         return (
@@ -87,7 +91,7 @@ class LayerSparsity:
 
 @dataclass(frozen=True)
 class Sparsity:
-    """Sparsity of a model at a threshold on log α: by layer and in total. Biases are not counted."""
+    """Sparsity of a model at a threshold on log α, by layer and in total, without biases."""
 
     threshold: float
     layers: tuple[LayerSparsity, ...]
@@ -153,4 +157,5 @@ def set_scale(model: nn.Module, zeta: float) -> int:
 
 def tied_layers(model: nn.Module) -> list[AdditiveNoise]:
     """The layers whose one noise scale is set from outside."""
-    return [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise) and layer.tied]
+    additive = [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise)]
+    return [layer for layer in additive if layer.tied]

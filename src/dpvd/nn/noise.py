@@ -23,14 +23,20 @@ __all__ = ["NoiseKind", "NoiseTape", "draw", "is_sampling", "noise_from", "sampl
 NoiseKind: TypeAlias = Literal["normal", "uniform"]
 """``normal`` is N(0, 1); ``uniform`` is U[0, 1), from which dropout masks are made."""
 
-_LARGE = 1 << 14  # normals: from here on a key stream under a key from the generator is faster than the generator
+_LARGE = 1 << 14  # normals: from here on a key stream, its key from the generator, is faster
 
 _Shape: TypeAlias = Sequence[int]
 _Source: TypeAlias = Callable[[_Shape, Tensor, NoiseKind, Tensor | None], Tensor]
 Rows: TypeAlias = slice | int | list[int] | Tensor
 
 
-def draw(shape: _Shape, like: Tensor, kind: NoiseKind = "normal", *, aux: Tensor | None = None) -> Tensor:
+def draw(
+    shape: _Shape,
+    like: Tensor,
+    kind: NoiseKind = "normal",
+    *,
+    aux: Tensor | None = None,
+) -> Tensor:
     """Draw noise of the given shape from the source in force.
 
     Args:
@@ -85,7 +91,7 @@ def is_sampling(module: nn.Module) -> bool:
 
 
 class NoiseTape:
-    """Records the noise of a forward pass and serves it again, for all examples or for some of them.
+    """Records the noise of a forward pass and serves it again, for all or some examples.
 
     Attributes:
         draws: the recorded noise, in order of drawing.
@@ -108,7 +114,8 @@ class NoiseTape:
     def recording(self) -> Iterator[None]:
         """Start afresh: pass draws through from the source outside and keep them."""
         outer = _source.get()
-        self.draws, self.aux = [], []
+        self.draws = []
+        self.aux = []
 
         def record(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
             noise = outer(shape, like, kind, aux)
@@ -147,7 +154,7 @@ def tape_from(draws: Sequence[Tensor]) -> Iterator[None]:
 
 
 def _replay(draws: Sequence[Tensor]) -> _Source:
-    """A source that hands out these draws one by one and refuses a request that does not fit them."""
+    """A source that hands out these draws one by one and refuses a request that does not fit."""
     position = 0
 
     def serve(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
@@ -160,8 +167,9 @@ def _replay(draws: Sequence[Tensor]) -> _Source:
         noise = draws[position]
         if tuple(noise.shape) != tuple(shape):
             raise DpvdError(
-                f"draw {position} was recorded with shape {tuple(noise.shape)}, the model now asks for "
-                f"{tuple(shape)}; replay the rows of the very examples that pass, through the model recorded"
+                f"draw {position} was recorded with shape {tuple(noise.shape)}, the model now asks "
+                f"for {tuple(shape)}; replay the rows of the very examples that pass, through the "
+                "model recorded"
             )
         position += 1
         return noise
@@ -174,16 +182,18 @@ def _generator_source(generator: torch.Generator | None) -> _Source:
 
     def serve(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
         device = like.device if generator is None else generator.device
-        if kind == "normal" and like.dtype == torch.float32 and device.type == "cpu" and _pays(shape):
+        supported = kind == "normal" and like.dtype == torch.float32 and device.type == "cpu"
+        if supported and _pays(shape):
             return _large_normal(tuple(shape), like, generator).to(like.device)
         make = torch.randn if kind == "normal" else torch.rand
-        return make(tuple(shape), generator=generator, dtype=like.dtype, device=device).to(like.device)
+        noise = make(tuple(shape), generator=generator, dtype=like.dtype, device=device)
+        return noise.to(like.device)
 
     return serve
 
 
 def _pays(shape: _Shape) -> bool:
-    """Whether the key stream is the faster way, and a possible one: transforms of functions see only torch's own."""
+    """Whether the key stream is faster, and possible: transforms see only torch's own functions."""
     return math.prod(shape) >= _LARGE and not inside_transform()
 
 
@@ -192,19 +202,26 @@ def inside_transform() -> bool:
     return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
 
 
-def _large_normal(shape: tuple[int, ...], like: Tensor, generator: torch.Generator | None) -> Tensor:
-    """Normals from a key stream whose key the generator draws: as reproducible as the generator, and faster."""
+def _large_normal(
+    shape: tuple[int, ...],
+    like: Tensor,
+    generator: torch.Generator | None,
+) -> Tensor:
+    """Normals from a key stream whose key the generator draws: as reproducible, and faster."""
     key = torch.randint(256, (32,), generator=generator, dtype=torch.uint8, device="cpu")
     flat = torch.empty(math.prod(shape), dtype=torch.float32, device="cpu")
     draw_from_key(flat.numpy(), 1.0, key.numpy().tobytes(), threads=torch.get_num_threads())
-    if _has_channels_last(like, shape):  # what the noise meets lies so, and two layouts in one pass cost several passes
+    if _has_channels_last(like, shape):
+        # What the noise is added to lies so, and two layouts in one pass cost several passes.
         return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
     return flat.view(shape)
 
 
 def _has_channels_last(like: Tensor, shape: tuple[int, ...]) -> bool:
-    """Whether a tensor of this shape has its channels innermost in memory, as convolutions like them."""
-    return like.shape == shape and len(shape) > 2 and not like.is_contiguous() and like.movedim(1, -1).is_contiguous()
+    """Whether a tensor of this shape has its channels innermost in memory."""
+    if like.shape != shape or len(shape) <= 2 or like.is_contiguous():
+        return False
+    return like.movedim(1, -1).is_contiguous()
 
 
 @contextmanager
@@ -216,5 +233,6 @@ def _serving(source: _Source) -> Iterator[None]:
         _source.reset(token)
 
 
-_source: ContextVar[_Source] = ContextVar("dpvd_noise_source", default=_generator_source(None))  # noqa: B039
+_default_source = _generator_source(None)
+_source: ContextVar[_Source] = ContextVar("dpvd_noise_source", default=_default_source)
 _sampling: ContextVar[bool | None] = ContextVar("dpvd_sampling", default=None)

@@ -1,4 +1,4 @@
-"""Two families of weight noise, for any linear map: additive θ = φ + σε, multiplicative θ = φ(1 + √α ε).
+"""Weight noise for any linear map: additive, θ = φ + σε, and multiplicative, θ = φ(1 + √α ε).
 
 Both are sampled by local reparameterisation: the noise is drawn for the outputs, independently for
 every example, with the variance the weight noise would have caused. The bias has no noise.
@@ -35,7 +35,13 @@ class AdditiveNoise(VariationalLayer):
     learned: bool
     prior: Prior
 
-    def init_noise(self, rates: Rates | str, learned: bool, log_sigma2: float, prior: str | Prior) -> None:
+    def init_noise(
+        self,
+        rates: Rates | str,
+        learned: bool,
+        log_sigma2: float,
+        prior: str | Prior,
+    ) -> None:
         """Called once by the constructor of a concrete class, after that of the torch layer."""
         self.rates = choice(rates, Rates, "rates")
         self.learned = learned
@@ -55,7 +61,7 @@ class AdditiveNoise(VariationalLayer):
 
     @property
     def tied(self) -> bool:
-        """Whether one number, set from outside by :meth:`set_scale`, is the noise scale of all weights."""
+        """Whether one number, set from outside by :meth:`set_scale`, is the σ of all weights."""
         return self.rates is Rates.LAYER and not self.learned
 
     @torch.no_grad()
@@ -95,34 +101,43 @@ class AdditiveNoise(VariationalLayer):
 
     def kl(self) -> Tensor:
         """Sum over weights; ∞ if σ = 0 (a point has no density against any of the priors)."""
-        if self.kept is None or inside_transform():  # sizes that depend on values are nothing for transforms
+        if self.kept is None or inside_transform():  # where no size may depend on values
             return self.only_kept(self.prior.kl(self.weight, self.log_sigma2), 0.0).sum()
         log_sigma2 = self.log_sigma2.expand_as(self.weight).masked_select(self.kept)
         return self.prior.kl(self.weight.masked_select(self.kept), log_sigma2).sum()
 
     def mean_masks(self) -> dict[str, Tensor | None]:
-        """By name, the layer's parameters that hold the means, and where the KL term sees them (None: everywhere)."""
+        """By name, the parameters that hold the means, and where the KL term sees them.
+
+        A mask of the parameter's shape; None for everywhere.
+        """
         return {"weight": self.kept}
 
     def scale_jacobian(self) -> dict[str, Tensor]:
         """{"log_sigma2": ∂σ/∂log σ² = σ/2} if learned, else {}."""
-        return {"log_sigma2": (self.log_sigma2.detach() / 2).exp_().div_(2)} if self.learned else {}
+        if not self.learned:
+            return {}
+        sigma = (self.log_sigma2.detach() / 2).exp_()
+        return {"log_sigma2": sigma.div_(2)}
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
+        own = f"rates={self.rates}, learned={self.learned}, prior={self.prior}"
+        return f"{super().extra_repr()}, {own}"
 
 
 class MultiplicativeKind(StrEnum):
     """What the multiplicative noise is on."""
 
     A = "A"
-    """On the inputs, one s ~ N(1, α) per input unit and example: correlated noise on the weights."""
+    """On the inputs, one s ~ N(1, α) per input unit and example: weights have correlated noise."""
     B = "B"
     """On the weights, independently, by local reparameterisation."""
 
 
 class MultiplicativeNoise(VariationalLayer):
-    """θ = φ(1 + √α ε). Type A: y = (x s)∗φ + b, s ~ N(1, α). Type B: mean x∗φ + b, variance x²∗(αφ²).
+    """θ = φ(1 + √α ε).
+
+    Type A: y = (x s)∗φ + b with s ~ N(1, α). Type B: output mean x∗φ + b, variance x²∗(αφ²).
 
     Attributes:
         kind: type A or B.
@@ -179,7 +194,7 @@ class MultiplicativeNoise(VariationalLayer):
         return 1 + (self.log_rate / 2).exp() * noise
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Type B: mean x∗φ + b and variance x²∗(αφ²) of the outputs; both are new and may be written over."""
+        """Type B: mean x∗φ + b and variance x²∗(αφ²); both are new and may be written over."""
         mean = self.linear_map(x, self.mean_weight(), self.bias)
         return mean, self.linear_map(x * x, self.weight_variance(), None)
 
@@ -191,16 +206,15 @@ class MultiplicativeNoise(VariationalLayer):
         return self.only_kept(self.log_rate, math.inf)
 
     def kl(self) -> Tensor:
-        """Type B: the sum over weights. Type A: the sum over the noise variables s, one per input unit."""
+        """Type B: the sum over weights. Type A: the sum over s, one for each input unit."""
         if self.kind is MultiplicativeKind.A:
-            units = torch.ones(self.weight.shape[1], dtype=self.weight.dtype, device=self.weight.device)
+            units = self.weight.new_ones(self.weight.shape[1])
             return self.prior.kl_multiplicative(units, self.log_rate.flatten()).sum()
         return self.only_kept(self.prior.kl_multiplicative(self.weight, self.log_rate), 0.0).sum()
 
     def extra_repr(self) -> str:
-        return (
-            f"{super().extra_repr()}, kind={self.kind}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
-        )
+        own = f"kind={self.kind}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
+        return f"{super().extra_repr()}, {own}"
 
 
 def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
@@ -211,9 +225,9 @@ def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
         )
     if learned and isinstance(prior, LogUniform):
         warnings.warn(
-            "type A noise with learned rates under the log-uniform prior has an objective that is infinite "
-            "or overfits (Hron et al., arXiv:1711.02989, arXiv:1807.01969); use kind='B', learned=False "
-            "or another prior ('ard', 'gaussian')",
+            "type A noise with learned rates under the log-uniform prior has an objective that is "
+            "infinite or overfits (Hron et al., arXiv:1711.02989, arXiv:1807.01969); use kind='B', "
+            "learned=False or another prior ('ard', 'gaussian')",
             UserWarning,
             stacklevel=4,
         )
@@ -228,12 +242,13 @@ def _log_variance(name: str, value: float, learned: bool) -> float:
 
 
 def _register(layer: VariationalLayer, name: str, rates: Rates, learned: bool) -> None:
-    """Give the layer an uninitialised parameter (learned) or buffer of the shape the rates ask for."""
+    """Give the layer an uninitialised parameter (learned) or buffer of the rates' shape."""
     weight = layer.weight
+    # One entry per input unit; trailing ones make it broadcast to the weight.
+    trailing = weight.dim() - layer.input_dim - 1
     shapes = {
         Rates.LAYER: torch.Size(),
-        # One entry per input unit; trailing ones make it broadcast to the weight.
-        Rates.NEURON: torch.Size([weight.shape[layer.input_dim]] + [1] * (weight.dim() - layer.input_dim - 1)),
+        Rates.NEURON: torch.Size([weight.shape[layer.input_dim]] + [1] * trailing),
         Rates.WEIGHT: weight.shape,
     }
     values = torch.empty(shapes[rates], dtype=weight.dtype, device=weight.device)

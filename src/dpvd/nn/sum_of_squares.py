@@ -14,14 +14,18 @@ CACHED_ENTRIES = 1 << 18  # 1 MB in float32
 
 
 def row_squares(rows: Tensor, scale: Tensor | None = None) -> Tensor:
-    """[B]: Σ_j (s_j x_ij)² of the rows of a matrix [B, d] and a scale [d], or 1 in its place; without gradients.
+    """[B]: Σ_j (s_j x_ij)² of the rows of a matrix [B, d], without gradients.
+
+    s is a scale [d], or 1 for None.
 
     Guarantees: off by a few units of rounding, however long the rows are (which ``vector_norm`` is
     not: its running sum loses 18 units over 4,096 equal entries and 3,000 over a million).
     """
     if _is_for_kernels(rows) and (scale is None or _is_for_kernels(scale)):
         factor = None if scale is None else scale.detach().numpy()
-        return torch.from_numpy(float32_row_squares(rows.detach().numpy(), factor, threads=torch.get_num_threads()))
+        threads = torch.get_num_threads()
+        squares = float32_row_squares(rows.detach().numpy(), factor, threads=threads)
+        return torch.from_numpy(squares)
     if rows.numel() > CACHED_ENTRIES and len(rows) > 1:
         return torch.cat([row_squares(part, scale) for part in _in_the_cache(rows)])
     scaled = rows if scale is None else rows * scale
@@ -34,7 +38,7 @@ def _is_for_kernels(values: Tensor) -> bool:
 
 
 def _in_the_cache(x: Tensor) -> tuple[Tensor, ...]:
-    """x [B, ...] cut into so few rows that what is computed from them is still in the cache when it is used."""
+    """x [B, ...] cut into so few rows that what is computed from them is still in the cache."""
     size = max(1, CACHED_ENTRIES * len(x) // max(1, x.numel()))
     return torch.split(x, size)
 
@@ -49,13 +53,17 @@ def sum_of_squares(x: Tensor, dim: int) -> Tensor:
 
 
 def beside_its_squares(x: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """x, to go on with, and :func:`sum_of_squares`: the gradients of both reach x together, in one pass over it."""
+    """x, to go on with, and :func:`sum_of_squares`.
+
+    The gradients of both reach x together, in one pass over it.
+    """
     if inside_transform():
         return x, (x * x).sum(dim, keepdim=True)
     squares = _sum_of_squares(x, dim)
     if not (torch.is_grad_enabled() and x.requires_grad):
         return x, squares
-    both: tuple[Tensor, Tensor] = _BesideItsSquares.apply(x, squares)  # type: ignore[no-untyped-call]
+    apply: Any = _BesideItsSquares.apply  # untyped in torch
+    both: tuple[Tensor, Tensor] = apply(x, squares)
     return both
 
 
@@ -67,7 +75,10 @@ def _sum_of_squares(x: Tensor, dim: int) -> Tensor:
 
 
 class _BesideItsSquares(torch.autograd.Function):
-    """Autograd through x * x takes three passes over the inputs in the backward pass, and one more to add them up."""
+    """x and Σ x², with one pass over x to go back.
+
+    Autograd through x * x takes three, and one more to add up.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, squares: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +88,11 @@ class _BesideItsSquares(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, of_squares: Tensor | None) -> tuple[Tensor | None, None]:
+    def backward(
+        ctx: Any,
+        grad: Tensor | None,
+        of_squares: Tensor | None,
+    ) -> tuple[Tensor | None, None]:
         if of_squares is None:
             return grad, None
         (x,) = ctx.saved_tensors

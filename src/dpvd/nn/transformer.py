@@ -36,7 +36,8 @@ class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
     Raises:
         DpvdError: an unknown family or option of it.
 
-    >>> layer = VariationalTransformerEncoderLayer(4, 2, 8, batch_first=True, noise={"rates": "layer"})
+    >>> noise = {"rates": "layer"}
+    >>> layer = VariationalTransformerEncoderLayer(4, 2, 8, batch_first=True, noise=noise)
     >>> type(layer.self_attn).__name__, layer.linear1.rates.value
     ('AdditiveMultiheadAttention', 'layer')
     >>> layer(torch.ones(2, 3, 4)).shape
@@ -77,18 +78,32 @@ class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
             x = self.norm2(x + self._ff_block(x))
         return self._swapped(x)
 
-    def _attend(self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool) -> Tensor:
+    def _attend(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        padding: Tensor | None,
+        is_causal: bool,
+    ) -> Tensor:
         """Attention of [B, T, E] to itself, through a layer that may want the time first."""
         return self._swapped(self._sa_block(self._swapped(x), mask, padding, is_causal))
 
     def _swapped(self, x: Tensor) -> Tensor:
-        """From the layer's order of dimensions to batch first, or back; a single sequence has one order only."""
-        return x if self.self_attn.batch_first or x.dim() < 3 else x.transpose(0, 1)
+        """From the layer's order of dimensions to batch first, or back."""
+        if self.self_attn.batch_first or x.dim() < 3:  # a single sequence has one order only
+            return x
+        return x.transpose(0, 1)
 
     def _padded(self, src: Tensor) -> Tensor:
-        """Sequences of unequal length: ``nn.TransformerEncoder`` nests them in eval mode where a mask hides padding."""
+        """Sequences of unequal length.
+
+        ``nn.TransformerEncoder`` nests them in eval mode where a mask hides padding.
+        """
         lengths = [len(sequence) for sequence in src.unbind()]
         padded = src.to_padded_tensor(0.0)
-        hidden = torch.arange(padded.shape[1], device=src.device) >= torch.tensor(lengths, device=src.device)[:, None]
+        time = torch.arange(padded.shape[1], device=src.device)
+        ends = torch.tensor(lengths, device=src.device)
+        hidden = time >= ends[:, None]  # [B, T]
         result = self(padded, src_key_padding_mask=hidden)
-        return torch.nested.as_nested_tensor([row[:length] for row, length in zip(result, lengths, strict=True)])
+        rows = [row[:length] for row, length in zip(result, lengths, strict=True)]
+        return torch.nested.as_nested_tensor(rows)

@@ -1,4 +1,4 @@
-"""KL divergence from N(θ, αθ²) to the log-uniform prior, as a function of log α: exact and approximated.
+"""KL divergence from N(θ, αθ²) to the log-uniform prior as a function of log α: exact and fitted.
 
 All are normalised to 0 as α → ∞ (the prior is improper: only differences mean something) and
 elementwise.
@@ -13,6 +13,7 @@ import torch
 from scipy.special import dawsn
 from torch import Tensor
 from torch.autograd.function import FunctionCtx
+from torch.nn import functional as F
 
 __all__ = ["exact_kl", "kingma_kl", "molchanov_kl"]
 
@@ -47,13 +48,16 @@ def exact_kl(log_alpha: Tensor) -> Tensor:
 
 
 def molchanov_kl(log_alpha: Tensor) -> Tensor:
-    """Molchanov's approximation, for all α: within 0.0094 of the exact value, its gradient within 0.014.
+    """Molchanov's approximation, for all α.
+
+    It is within 0.0094 of the exact value, its gradient within 0.014:
 
     -KL ≈ k₁ sigmoid(k₂ + k₃ log α) - ½ log(1 + 1/α) - k₁
     """
     k1, k2, k3 = _MOLCHANOV
     # k₁ - k₁ sigmoid(z) = k₁ sigmoid(-z), which does not cancel for large α.
-    return k1 * torch.sigmoid(-(k2 + k3 * log_alpha)) + 0.5 * torch.nn.functional.softplus(-log_alpha)
+    fit = k1 * torch.sigmoid(-(k2 + k3 * log_alpha))
+    return fit + 0.5 * F.softplus(-log_alpha)
 
 
 def kingma_kl(log_alpha: Tensor) -> Tensor:
@@ -71,7 +75,11 @@ def kingma_kl(log_alpha: Tensor) -> Tensor:
 
 
 class _ExactKL(torch.autograd.Function):
-    """Value and slope of the exact KL from one table lookup; the slope is kept for the backward pass."""
+    """Value and slope of the exact KL from one table lookup, with the slope kept to go back.
+
+    For autograd, on any device and inside transforms. Where only the gradient is wanted,
+    ``dpvd.nn.kl_term.gradient`` has it in closed form.
+    """
 
     generate_vmap_rule = True
 
@@ -79,9 +87,14 @@ class _ExactKL(torch.autograd.Function):
     def forward(log_alpha: Tensor) -> tuple[Tensor, Tensor]:
         table = _table_like(log_alpha.dtype, log_alpha.device)
         flat = log_alpha.reshape(-1)
-        pieces = [_look_up(table, piece) for piece in flat.split(_PIECE)]  # type: ignore[no-untyped-call]
-        values, slopes = zip(*pieces, strict=True)
-        return torch.cat(values).reshape(log_alpha.shape), torch.cat(slopes).reshape(log_alpha.shape)
+        values = []
+        slopes = []
+        for piece in torch.split(flat, _PIECE):
+            value, slope = _look_up(table, piece)
+            values.append(value)
+            slopes.append(slope)
+        shape = log_alpha.shape
+        return torch.cat(values).reshape(shape), torch.cat(slopes).reshape(shape)
 
     @staticmethod
     def setup_context(ctx: FunctionCtx, inputs: Any, output: tuple[Tensor, Tensor]) -> None:
@@ -95,12 +108,13 @@ class _ExactKL(torch.autograd.Function):
 
 
 def _look_up(table: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
-    """The KL and its slope at t = log α (one dimension)."""
+    """The KL and its slope at t = log α, [n] each, from a table [8, cells]."""
     position = (t.clamp(-_LIMIT, _LIMIT) + _LIMIT) * _CELLS_PER_UNIT
     cell = position.to(torch.int32).clamp(0, table.shape[1] - 1)
     u = position - cell  # place within the cell, 0..1; NaN if t is
     columns = [column.index_select(0, cell) for column in table]
-    value, slope = _cubic(u, columns[:4]), _cubic(u, columns[4:])
+    value = _cubic(u, columns[:4])
+    slope = _cubic(u, columns[4:])
     # Beyond the table: KL → -½ log α + const as α → 0, and → 0 as α → ∞.
     value = value + 0.5 * (-_LIMIT - t).clamp_min(0.0)
     beyond = t > _LIMIT
@@ -119,7 +133,9 @@ def _table_like(dtype: torch.dtype, device: torch.device) -> Tensor:
 
 @lru_cache(maxsize=1)
 def _table() -> _Array:
-    """Coefficients of cubic Hermite interpolants on a grid of log α: [4 for the KL + 4 for its slope, cells].
+    """Coefficients of cubic Hermite interpolants on a grid of log α.
+
+    [8, cells]: four for the KL and four for its slope in each cell of the grid.
 
     With t = log α, F the KL and x = e^(-t/2)/√2: F' = -x D(x) and F'' = ½ x (D + x - 2x² D), which
     cancels for large x: there F'' = -α/2 - 3α² + O(α³), from the asymptotic series of D.
@@ -147,6 +163,9 @@ def _slope(t: _Array) -> _Array:
 
 
 def _hermite(value: _Array, slope: _Array) -> _Array:
-    """Per cell the cubic in u ∈ [0, 1] with these values and slopes (per cell width) at both ends."""
-    f0, f1, d0, d1 = value[:-1], value[1:], slope[:-1], slope[1:]
+    """[4, cells]: cubics in u ∈ [0, 1] with these values and slopes per cell width at the ends."""
+    f0 = value[:-1]
+    f1 = value[1:]
+    d0 = slope[:-1]
+    d1 = slope[1:]
     return np.stack([f0, d0, 3 * (f1 - f0) - 2 * d0 - d1, 2 * (f0 - f1) + d0 + d1])

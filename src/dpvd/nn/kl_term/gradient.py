@@ -24,8 +24,8 @@ from dpvd.nn.noise_families import AdditiveNoise
 __all__ = ["KLGradient", "add_mean_gradient", "exact_gradients", "kl_gradients"]
 
 _LEAST_SIGMA = 1e-15
-"""A smaller σ has the gradient of this one, which is 1/mean to rounding for every |mean| > 1e-12: the
-ratio of a weight to σ stays finite in float32."""
+"""A smaller σ has the gradient of this one: the ratio of a weight to it is finite in float32. For
+|mean| > 1e-12 that is 1/mean to rounding, as for every smaller σ."""
 
 _AddGradient: TypeAlias = Callable[[Tensor, float], None]
 """``add(total, scale)``: add scale · ∂KL/∂parameter to ``total`` in place."""
@@ -35,8 +35,16 @@ _AddGradient: TypeAlias = Callable[[Tensor, float], None]
 
 
 @torch.no_grad()
-def add_mean_gradient(prior: Prior, total: Tensor, mean: Tensor, sigma: float, scale: float) -> None:
-    """Add scale · ∂KL(N(mean, σ²) ‖ prior)/∂mean to ``total`` in place, elementwise, for one σ of all.
+def add_mean_gradient(
+    prior: Prior,
+    total: Tensor,
+    mean: Tensor,
+    sigma: float,
+    scale: float,
+) -> None:
+    """Add scale · ∂KL(N(mean, σ²) ‖ prior)/∂mean to ``total`` in place, elementwise.
+
+    One σ is that of all weights. ∂KL/∂mean is, by prior,
 
     - log-uniform, exact: (√2/σ) D(mean/(√2 σ)), D the Dawson function;
     - ARD: mean/(mean² + σ²);
@@ -173,7 +181,7 @@ class KLGradient:
 
 
 def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]:
-    """By name, the gradient of ``weight * kl(model)`` for every trainable parameter that it depends on.
+    """By name, the gradient of ``weight * kl(model)`` for the trainable parameters in it.
 
     Means of tied layers (additive, one fixed σ) have a closed form: nothing of the model's size is
     computed until it is added, and then in one pass. So have means and learned scales of a σ for
@@ -207,10 +215,16 @@ def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]
     for layer in exact:
         for name, gradient in _exact_gradients_of(layer, names).items():
             gradients[name] = gradients[name] + gradient if name in gradients else gradient
-    return {name: KLGradient(weight, in_place.get(name), gradients.get(name)) for name in in_place | gradients}
+    found = {}
+    for name in in_place | gradients:
+        found[name] = KLGradient(weight, in_place.get(name), gradients.get(name))
+    return found
 
 
-def _tied_gradients(layer: VariationalLayer, names: Mapping[int, str]) -> dict[str, _AddGradient] | None:
+def _tied_gradients(
+    layer: VariationalLayer,
+    names: Mapping[int, str],
+) -> dict[str, _AddGradient] | None:
     """Of a tied layer's means, by their names in the model; None for any other layer.
 
     Args:
@@ -231,7 +245,7 @@ def _tied_gradients(layer: VariationalLayer, names: Mapping[int, str]) -> dict[s
 
 
 def _add_tied_gradient(layer: AdditiveNoise, name: str, total: Tensor, scale: float) -> None:
-    """Add scale · ∂kl()/∂(parameter ``name``) of a tied layer to ``total``; pruned weights have none."""
+    """Add scale · ∂kl()/∂(parameter ``name``) of a tied layer; pruned weights have none."""
     mean = layer.get_parameter(name)
     seen = layer.mean_masks()[name]
     sigma = math.exp(layer.log_sigma2.item() / 2)
@@ -267,11 +281,15 @@ def _exact_gradients_of(layer: AdditiveNoise, names: Mapping[int, str]) -> dict[
     return gradients
 
 
-def _by_autograd(layers: Iterable[VariationalLayer], parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """The gradient of the sum of these layers' KL terms, by the names of the parameters it depends on."""
-    terms = [term for term in (layer.kl() for layer in layers) if term.requires_grad]
-    if not terms:
+def _by_autograd(
+    layers: Iterable[VariationalLayer],
+    parameters: Mapping[str, nn.Parameter],
+) -> dict[str, Tensor]:
+    """The gradient of these layers' KL terms, for the parameters that they depend on."""
+    terms = [layer.kl() for layer in layers]
+    trained = [term for term in terms if term.requires_grad]
+    if not trained:
         return {}
-    found = torch.autograd.grad(terms, list(parameters.values()), allow_unused=True)
+    found = torch.autograd.grad(trained, list(parameters.values()), allow_unused=True)
     by_name = zip(parameters, found, strict=True)
     return {name: gradient for name, gradient in by_name if gradient is not None}

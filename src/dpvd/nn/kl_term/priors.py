@@ -1,4 +1,4 @@
-"""Priors over weights: each knows its KL divergence from a posterior N(mean, σ²) or N(mean, α·mean²)."""
+"""Priors over weights: each knows the KL divergence of N(mean, σ²) and N(mean, α·mean²) from it."""
 
 import math
 from abc import ABC, abstractmethod
@@ -41,7 +41,7 @@ class Prior(ABC):
 
     @abstractmethod
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
-        """KL(N(mean, α·mean²) ‖ prior), in the shape of ``mean``, to which ``log_alpha`` must broadcast."""
+        """KL(N(mean, α·mean²) ‖ prior), in the shape of ``mean``, which ``log_alpha`` fits."""
 
 
 class _ScaleFreePrior(Prior):
@@ -99,7 +99,7 @@ class LogUniform(_ScaleFreePrior):
 
 @dataclass(frozen=True)
 class ARD(_ScaleFreePrior):
-    """Gaussian N(0, s²) with its own s per weight at the value that is best for it: KL = ½ log(1 + 1/α)."""
+    """Gaussian N(0, s²), with the s that is best for each weight: KL = ½ log(1 + 1/α)."""
 
     def of_log_alpha(self, log_alpha: Tensor) -> Tensor:
         return 0.5 * torch.nn.functional.softplus(-log_alpha)

@@ -1,4 +1,4 @@
-"""Remove the units that pruning has left without use, so that a sparse network is also a small one."""
+"""Remove the units that pruning has left without use: a sparse network becomes a small one."""
 
 import copy
 import math
@@ -26,7 +26,9 @@ class LayerSize:
     after: tuple[int, int]
 
     def __str__(self) -> str:
-        return f"{self.name or 'model'}: {self.before[0]}→{self.before[1]} became {self.after[0]}→{self.after[1]}"
+        before = f"{self.before[0]}→{self.before[1]}"
+        after = f"{self.after[0]}→{self.after[1]}"
+        return f"{self.name or 'model'}: {before} became {after}"
 
 
 @dataclass(frozen=True)
@@ -48,20 +50,25 @@ class Compression:
     @property
     def ratio(self) -> float:
         """Parameters before / after; ∞ if none are left."""
-        return self.parameters_before / self.parameters_after if self.parameters_after else float("inf")
+        if self.parameters_after == 0:
+            return math.inf
+        return self.parameters_before / self.parameters_after
 
     def __str__(self) -> str:
-        lines = [*map(str, self.layers)]
-        lines.append(
-            f"parameters: {self.parameters_before:,} became {self.parameters_after:,} ({self.ratio:.1f}x fewer)"
-        )
+        lines = [str(layer) for layer in self.layers]
+        sizes = f"{self.parameters_before:,} became {self.parameters_after:,}"
+        lines.append(f"parameters: {sizes} ({self.ratio:.1f}x fewer)")
         if self.score_before is not None:
             lines.append(f"score: {self.score_before:.4f} became {self.score_after:.4f}")
         return "\n".join(lines)
 
 
 @torch.no_grad()
-def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = None) -> tuple[nn.Module, Compression]:
+def compress(
+    model: nn.Module,
+    *,
+    score: Callable[[nn.Module], float] | None = None,
+) -> tuple[nn.Module, Compression]:
     """Return an ordinary network of the means, without the units that pruning has left without use.
 
     In an ``nn.Sequential``, between two layers with nothing between them that sees two units at
@@ -98,7 +105,9 @@ def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = N
     >>> from dpvd.nn import AdditiveLinear, prune
     >>> model = nn.Sequential(AdditiveLinear(4, 3), nn.ReLU(), AdditiveLinear(3, 2))
     >>> with torch.no_grad():
-    ...     _ = model[0].weight.fill_(1.0), model[2].weight.fill_(1.0), model[2].weight[:, 1:].zero_()
+    ...     _ = model[0].weight.fill_(1.0)
+    ...     _ = model[2].weight.fill_(1.0)
+    ...     _ = model[2].weight[:, 1:].zero_()
     >>> _ = prune(model)
     >>> print(compress(model)[1])
     0: 4→3 became 4→1
@@ -106,9 +115,10 @@ def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = N
     parameters: 23 became 9 (2.6x fewer)
     """
     copied = _means(copy.deepcopy(model)).eval()
-    before, parameters_before = _sizes(copied), _count(copied)
+    before = _sizes(copied)
+    parameters_before = _count(copied)
     score_before = None if score is None else float(score(copied))
-    chains = [module for module in copied.modules() if type(module).forward is nn.Sequential.forward]
+    chains = [m for m in copied.modules() if type(m).forward is nn.Sequential.forward]
     shrinking = True
     while shrinking:
         shrinking = False
@@ -122,7 +132,7 @@ def compress(model: nn.Module, *, score: Callable[[nn.Module], float] | None = N
 
 
 def _means(model: nn.Module) -> nn.Module:
-    """The model with torch's layers for variational ones of the same maps; each place gets a layer of its own."""
+    """The model with torch's layers for variational ones; each place gets a layer of its own."""
     if isinstance(model, DenseMap | ConvMap):
         return _layer(model, model.mean_weight(), model.bias)
     for parent in list(model.modules()):
@@ -138,25 +148,30 @@ def _shrink(chain: nn.Module, link: Link) -> bool:
     second: Layer = chain.get_submodule(link.second)  # type: ignore[assignment]
     units = len(first.weight)
     places = math.prod(second.weight.shape[1:]) // max(units, 1)
-    reads = second.weight.reshape(len(second.weight), units, places)
-    value, constant = link.constants(first, second)
+    reads = second.weight.reshape(len(second.weight), units, places)  # [out, units, places]
+    value, constant = link.constants(first, second)  # [units]
     used = ~constant & (reads != 0).any(2).any(0)
     if type(first) is not nn.Linear and not used.any():
         used[0] = True  # torch has no convolution without channels
     if used.all():
         return False
-    folded = reads.sum(2)[:, ~used] @ value[~used]  # a unit whose value is not constant has no weight here
+    # [out]; a unit that goes without having a constant value has no weight here.
+    folded = reads.sum(2)[:, ~used] @ value[~used]
     bias = folded if second.bias is None else second.bias + folded
     second_bias = None if second.bias is None and not folded.any() else bias
     first_bias = None if first.bias is None else first.bias[used]
-    inputs = used.repeat_interleave(second.weight.shape[1] // units)  # several places of a channel, after Flatten
+    # After Flatten a channel is read at several places.
+    inputs = used.repeat_interleave(second.weight.shape[1] // units)
     setattr(chain, link.first, _layer(first, first.weight[used], first_bias))
     setattr(chain, link.second, _layer(second, second.weight[:, inputs], second_bias))
     return True
 
 
 def _layer(like: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
-    """A torch layer with copies of these values, in eval mode, otherwise as the given one (plain or variational)."""
+    """A torch layer with copies of these values, in eval mode, otherwise as the given one.
+
+    The given one is plain or variational.
+    """
     assert isinstance(like, LAYERS)
     layer: Layer
     if isinstance(like, nn.Linear):
@@ -166,7 +181,8 @@ def _layer(like: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
         kind = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(like, kind))
         geometry = {name: getattr(like, name) for name in _GEOMETRY}
         layer = kind(like.groups, like.groups, **geometry, device="meta")
-        layer.out_channels, layer.in_channels = weight.shape[0], weight.shape[1] * like.groups
+        layer.out_channels = weight.shape[0]
+        layer.in_channels = weight.shape[1] * like.groups
     trainable = like.weight.requires_grad
     layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=trainable)
     values = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=trainable)

@@ -37,12 +37,13 @@ class SparseState:
 
     def __str__(self) -> str:
         sparse = sum(tensor.layout is torch.sparse_csr for tensor in self.tensors.values())
-        return f"{sparse} of {len(self.tensors)} tensors sparse: {self.dense_bytes:,} became {self.bytes:,} bytes"
+        sizes = f"{self.dense_bytes:,} became {self.bytes:,} bytes"
+        return f"{sparse} of {len(self.tensors)} tensors sparse: {sizes}"
 
 
 @torch.no_grad()
 def sparse_state(model: nn.Module) -> SparseState:
-    """Return the state of the model's means with its sparse weights in compressed rows (CSR, 32-bit indices).
+    """Return the state of the model's means, sparse weights in CSR form with 32-bit indices.
 
     Guarantees: ``to_dense`` gives back the values bit for bit, and loads into the ordinary network
     and into the variational one. Only parameters are looked at, so a private model stays as private
@@ -57,31 +58,48 @@ def sparse_state(model: nn.Module) -> SparseState:
     >>> print(sparse_state(layer))
     1 of 2 tensors sparse: 4,040 became 164 bytes
     """
-    noise = {
-        f"{prefix}.{name}".lstrip(".")
-        for prefix, layer in model.named_modules()
-        if isinstance(layer, VariationalLayer)
-        for name in (*layer.noise_state, "kept")
-    }
-    dense = {name: value.detach().clone() for name, value in model.state_dict().items() if name not in noise}
+    noise = _noise_names(model)
+    state = model.state_dict()
+    dense = {name: value.detach().clone() for name, value in state.items() if name not in noise}
     tensors = {name: _smaller(value) for name, value in dense.items()}
-    shapes = {name: value.shape for name, value in dense.items()}
-    return SparseState(tensors, shapes, sum(map(_bytes, dense.values())), sum(map(_bytes, tensors.values())))
+    return SparseState(
+        tensors=tensors,
+        shapes={name: value.shape for name, value in dense.items()},
+        dense_bytes=sum(_bytes(value) for value in dense.values()),
+        bytes=sum(_bytes(value) for value in tensors.values()),
+    )
+
+
+def _noise_names(model: nn.Module) -> set[str]:
+    """What the state of an ordinary network does not have: noise parameters and masks."""
+    names = set()
+    for prefix, layer in model.named_modules():
+        if isinstance(layer, VariationalLayer):
+            for name in (*layer.noise_state, "kept"):
+                names.add(f"{prefix}.{name}".lstrip("."))
+    return names
 
 
 def _smaller(value: Tensor) -> Tensor:
+    """The tensor [out, ...], or the matrix [out, rest] in compressed rows where that takes less."""
     if value.dim() < 2 or not value.numel():
         return value
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta", UserWarning)
         matrix = value.flatten(1)
-        rows = matrix.to_sparse_csr()
-        starts, columns = rows.crow_indices().int(), rows.col_indices().int()
-        rows = torch.sparse_csr_tensor(starts, columns, rows.values(), matrix.shape, check_invariants=True)
+        wide = matrix.to_sparse_csr()  # its indices have 64 bits
+        rows = torch.sparse_csr_tensor(
+            wide.crow_indices().int(),
+            wide.col_indices().int(),
+            wide.values(),
+            matrix.shape,
+            check_invariants=True,
+        )
     return rows if _bytes(rows) < _bytes(value) else value
 
 
 def _bytes(value: Tensor) -> int:
     if value.layout is torch.sparse_csr:
-        return sum(part.nbytes for part in (value.crow_indices(), value.col_indices(), value.values()))
+        parts = (value.crow_indices(), value.col_indices(), value.values())
+        return sum(part.nbytes for part in parts)
     return value.nbytes

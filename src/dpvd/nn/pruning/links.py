@@ -1,4 +1,7 @@
-"""Which layers of a sequence hand their units on to each other, one by one, and which units hand on a constant."""
+"""Which layers of a sequence hand their units on to each other one by one.
+
+And which units hand on a constant.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,15 +41,33 @@ POINTWISE: tuple[type[nn.Module], ...] = (
 # What treats every channel alike and on its own, by the convolution whose dimensions it shares:
 # with other dimensions it would see several channels at once.
 _CHANNELWISE: dict[type[nn.Module], tuple[type[nn.Module], ...]] = {
-    nn.Conv1d: (nn.Dropout1d, nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveMaxPool1d, nn.AdaptiveAvgPool1d),
-    nn.Conv2d: (nn.Dropout2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveMaxPool2d, nn.AdaptiveAvgPool2d),
-    nn.Conv3d: (nn.Dropout3d, nn.MaxPool3d, nn.AvgPool3d, nn.AdaptiveMaxPool3d, nn.AdaptiveAvgPool3d),
+    nn.Conv1d: (
+        nn.Dropout1d,
+        nn.MaxPool1d,
+        nn.AvgPool1d,
+        nn.AdaptiveMaxPool1d,
+        nn.AdaptiveAvgPool1d,
+    ),
+    nn.Conv2d: (
+        nn.Dropout2d,
+        nn.MaxPool2d,
+        nn.AvgPool2d,
+        nn.AdaptiveMaxPool2d,
+        nn.AdaptiveAvgPool2d,
+    ),
+    nn.Conv3d: (
+        nn.Dropout3d,
+        nn.MaxPool3d,
+        nn.AvgPool3d,
+        nn.AdaptiveMaxPool3d,
+        nn.AdaptiveAvgPool3d,
+    ),
 }
 
 
 @dataclass(frozen=True)
 class Link:
-    """Two layers of a sequence, the units of the first (channels, of a convolution) being inputs of the second.
+    """Two layers of a sequence: units of the first (or channels) are inputs of the second.
 
     Attributes:
         first, second: names of the layers in the sequence.
@@ -58,7 +79,7 @@ class Link:
     second: str
 
     def constants(self, first: Layer, second: Layer) -> tuple[Tensor, Tensor]:
-        """The value that arrives of a unit without inputs, and for which units it is the same at all places.
+        """What arrives of a unit without inputs, and for which units that is the same everywhere.
 
         A unit that no weight enters is its bias everywhere, and f(bias) behind a pointwise f.
         Pooling leaves that as it is. Zeros put around an image are other values than that, unless
@@ -71,7 +92,9 @@ class Link:
             Values and a mask, each [units of the first layer]; values outside the mask mean
             nothing.
         """
-        value = first.weight.new_zeros(len(first.weight)) if first.bias is None else first.bias.detach().clone()
+        value = first.weight.new_zeros(len(first.weight))
+        if first.bias is not None:
+            value = first.bias.detach().clone()
         constant = ~(first.weight != 0).flatten(1).any(1)
         for module in (*self.between, second):
             if type(module) in POINTWISE:
@@ -85,13 +108,14 @@ def links(chain: nn.Module) -> Iterator[Link]:
     """The links of an ``nn.Sequential``, first to last."""
     last: str | None = None
     between: list[nn.Module] = []
-    for name, module in chain._modules.items():  # named_children() would skip the repeats of a module
+    for name, module in chain._modules.items():  # named_children() would skip repeats
         if module is None:
             continue
         if _is_plain(module):
             if last is not None and _are_linked(chain.get_submodule(last), between, module):
                 yield Link(last, tuple(between), name)
-            last, between = name, []
+            last = name
+            between = []
         else:
             between.append(module)
 
@@ -99,14 +123,15 @@ def links(chain: nn.Module) -> Iterator[Link]:
 def _is_plain(module: nn.Module) -> bool:
     """Whether a layer's weight is all there is to it: no reparametrisation, no hooks, no groups."""
     plain = type(module) in LAYERS and set(module._parameters) == {"weight", "bias"}
-    return plain and not module._forward_hooks and not module._forward_pre_hooks and getattr(module, "groups", 1) == 1
+    hooked = bool(module._forward_hooks or module._forward_pre_hooks)
+    return plain and not hooked and getattr(module, "groups", 1) == 1
 
 
 def _are_linked(first: nn.Module, between: list[nn.Module], second: nn.Module) -> bool:
-    """Whether units stay apart on their way, and arrive along the dimension of the second layer's inputs."""
+    """Whether units stay apart, and arrive along the dimension of the second layer's inputs."""
     flat = type(first) is nn.Linear
     for module in between:
-        if type(module) is nn.Flatten and not flat and (module.start_dim, module.end_dim) == (1, -1):
+        if not flat and _flattens(module):
             flat = True
         elif type(module) not in POINTWISE and (flat or not _is_channelwise(module, first)):
             return False
@@ -114,16 +139,26 @@ def _are_linked(first: nn.Module, between: list[nn.Module], second: nn.Module) -
         return type(second) is type(first)
     if not isinstance(first, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return isinstance(second, nn.Linear)
-    return isinstance(second, nn.Linear) and second.in_features % first.out_channels == 0  # p places, p inputs each
+    # Each channel has p places, and so p inputs.
+    return isinstance(second, nn.Linear) and second.in_features % first.out_channels == 0
+
+
+def _flattens(module: nn.Module) -> bool:
+    """Whether all dimensions but the batch become one."""
+    return type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
 
 
 def _is_channelwise(module: nn.Module, convolution: nn.Module) -> bool:
     # With return_indices a pooling returns a pair, which no layer takes.
-    return type(module) in _CHANNELWISE[type(convolution)] and not getattr(module, "return_indices", False)
+    returns_pair = getattr(module, "return_indices", False)
+    return type(module) in _CHANNELWISE[type(convolution)] and not returns_pair
 
 
 def _keeps_constants(module: nn.Module) -> bool:
-    """Whether a constant channel is the same constant behind the module, or, for a layer, what its inputs see."""
+    """Whether a constant channel is the same constant behind the module.
+
+    Or, if the module is a layer, in what its inputs see.
+    """
     if isinstance(module, nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d):
         counts_zeros = module.count_include_pad and _is_padded(module.padding)
         return not counts_zeros and getattr(module, "divisor_override", None) is None
@@ -133,4 +168,6 @@ def _keeps_constants(module: nn.Module) -> bool:
 
 
 def _is_padded(padding: int | str | tuple[int, ...]) -> bool:
-    return padding == "same" if isinstance(padding, str) else padding not in (0, (0,), (0, 0), (0, 0, 0))
+    if isinstance(padding, str):
+        return padding == "same"
+    return padding not in (0, (0,), (0, 0), (0, 0, 0))
