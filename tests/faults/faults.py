@@ -180,8 +180,8 @@ FAULTS = [
         "ledger written after release",
         STEP,
         {
-            "            self._charge(draw)\n            self.update.release(noise, self._noise, jacobian, pulls)\n": ""
-            "            self.update.release(noise, self._noise, jacobian, pulls)\n"
+            "            self._charge(draw)\n            self.update.release(noise, self._noise, jacobian, kl_by_name)\n": ""
+            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n"
             "            self._charge(draw)\n",
         },
         "tests/training/test_step.py::test_a_step_is_on_disk_before_its_noisy_result_exists",
