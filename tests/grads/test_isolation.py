@@ -153,6 +153,19 @@ def test_the_least_mixing_that_is_noticed(dtype, share, generator):
         clipped_grad(model, losses_of, (x.to(dtype), y), clipping=Clipping())
 
 
+@pytest.mark.parametrize("dtype", [torch.long, torch.float64, torch.bool])
+def test_a_division_by_the_number_of_a_rare_class_is_found_without_it(dtype, generator):
+    """The batch that is tried out has no positive example; one that has two would halve every gradient."""
+
+    def per_positive(model, x, y):
+        losses = F.binary_cross_entropy_with_logits(model(x)[:, 0], y.double(), reduction="none")
+        return losses / y.sum().clamp(min=1)
+
+    x, _ = make_batch(40, generator)
+    with pytest.raises(DpvdError, match="mixes examples"):
+        clipped_grad(network(), per_positive, (x, torch.zeros(40, dtype=dtype)), clipping=Clipping())
+
+
 @pytest.mark.parametrize("case", DRAWN_PARTNERS)
 def test_partners_drawn_at_random_are_refused_or_gradients_formed_alone(case, generator):
     clipper = GradientClipper(network(DRAWN_PARTNERS[case]), losses_of, clipping=Clipping())

@@ -103,6 +103,10 @@ class TestBatches:
     def test_what_is_no_batch_comes_from_no_draw(self, nothing):
         assert draw_of(nothing) is None
 
+    @pytest.mark.parametrize("wrong", [None, 3, {"x": torch.zeros(3)}, iter([])])
+    def test_what_is_no_batch_is_refused(self, wrong):
+        refused(make_step(), wrong, "a batch must be a tensor, or a tuple of tensors")
+
     def test_a_batch_is_used_once(self):
         step, other = make_step(), make_step()
         batch = next(PLAN.batches(data()))
@@ -598,6 +602,38 @@ class TestForeignChanges:
         recipe = Recipe(learning_rate=0.1, average=0.5)
         result = fit(network(), data(), PLAN, recipe, delta=1e-3, evaluate=lambda model: {"x": 1.0}, evaluations=3)
         assert self.WORDS not in result.guarantee.sentence()
+
+
+class TestWhatIsFoundLate:
+    def test_steps_before_a_check_that_fails_are_not_covered(self):
+        strength = [0.0]
+
+        def loss(model, x, y):
+            return cross_entropy(model, x, y) * (1 + strength[0] * x.mean() ** 2)
+
+        model = network()
+        plan = replace(PLAN, batch_size=40)
+        step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.1))
+        train(step, 2)
+        strength[0] = 1.0
+        train(step, 1)  # no check is due
+        words = "the steps before a check that found examples not isolated"
+        assert words not in step.guarantee(1e-3).sentence()
+        refused(step, next(plan.batches(data(), start=3)), "the loss of an example")
+        assert words in step.guarantee(1e-3).sentence()
+
+    @pytest.mark.parametrize("clip_norm", [1e-40, 1e38])
+    def test_noise_that_the_weights_cannot_hold_costs_nothing(self, clip_norm):
+        plan = replace(PLAN, clipping=dpvd.Clipping("flat", clip_norm))
+        refused(make_step(plan=plan), next(plan.batches(data())), "cannot hold it")
+
+    def test_a_model_turned_to_half_precision_half_way_costs_nothing(self):
+        step = make_step()
+        train(step, 1)
+        step.model.half()
+        with pytest.raises(DpvdError, match="float32 or float64"):
+            step(next(PLAN.batches(data(), start=1)))
+        assert step.charged == 1
 
 
 class TestResuming:

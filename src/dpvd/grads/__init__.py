@@ -7,6 +7,7 @@ from dpvd.grads.clipped import ClippedGradients, ClippedSum
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.compatibility import Problem, check
 from dpvd.grads.groups import Grouping
+from dpvd.grads.refusals import NotIsolated
 from dpvd.grads.repair import Repair, fix
 from dpvd.grads.state import digest, modules_of
 
@@ -21,6 +22,7 @@ __all__ = [
     "Grouping",
     "Isolation",
     "LossFn",
+    "NotIsolated",
     "Problem",
     "Repair",
     "as_batch",

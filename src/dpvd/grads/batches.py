@@ -19,12 +19,14 @@ LossFn = Callable[..., Tensor]
 
 def as_batch(batch: Any) -> Batch:
     """A tuple of tensors of equal length from a tensor or a sequence of tensors."""
-    tensors = (batch,) if isinstance(batch, Tensor) else tuple(batch)
+    tensors = (batch,) if isinstance(batch, Tensor) else batch
+    if not isinstance(tensors, tuple | list):
+        tensors = ()
     if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
         raise DpvdError("a batch must be a tensor, or a tuple of tensors, with the examples along the first dimension")
     if len({t.shape[0] for t in tensors}) > 1:
         raise DpvdError(f"the tensors of a batch must have equal length, got {[len(t) for t in tensors]}")
-    return tensors
+    return tuple(tensors)
 
 
 def batch_size(batch: Batch) -> int:

@@ -3,7 +3,12 @@
 from dpvd.errors import DpvdError
 from dpvd.grads.state import Watch
 
-__all__ = ["MEMORY", "MIXING", "SIZE", "keeps_data", "refuse_change"]
+__all__ = ["MEMORY", "MIXING", "SIZE", "NotIsolated", "keeps_data", "refuse_change"]
+
+
+class NotIsolated(DpvdError):
+    """Examples reach each other, or something of them leaves without noise."""
+
 
 MIXING = (
     "the loss of an example changes when the other examples of its batch are replaced: "
@@ -29,7 +34,7 @@ def refuse_change(names: list[str], settled: frozenset[str], watch: Watch) -> No
     """Raise if something changed in a forward pass that was not seen to change whatever the data."""
     for name in names:
         if watch.is_parameter(name):
-            raise DpvdError(
+            raise NotIsolated(
                 f"parameter {name!r} is changed by the forward pass itself: that leaves with the model without noise. "
                 "Change it between steps, from what is private already"
             )
@@ -37,8 +42,8 @@ def refuse_change(names: list[str], settled: frozenset[str], watch: Watch) -> No
             raise keeps_data(name)
 
 
-def keeps_data(name: str) -> DpvdError:
-    return DpvdError(
+def keeps_data(name: str) -> NotIsolated:
+    return NotIsolated(
         f"buffer {name!r} keeps something of the data, statistics or examples, which leaves with the model without "
         "noise. Put the module that writes it in eval mode with values from public data, or remove it"
     )

@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError
 from dpvd.grads.batches import Batch, LossFn, batch_size, per_example_losses
 from dpvd.grads.clipping import Clipping, ClippingMode
 from dpvd.grads.closeness import agree, unmoved, within
 from dpvd.grads.factored import factored
 from dpvd.grads.groups import Grouping
 from dpvd.grads.loop import norms_in_company
-from dpvd.grads.refusals import MEMORY, MIXING, SIZE, keeps_data, refuse_change
+from dpvd.grads.refusals import MEMORY, MIXING, SIZE, NotIsolated, keeps_data, refuse_change
 from dpvd.grads.state import Snapshot, Watch
 from dpvd.grads.streams import begun_at, dropout_off, drops, positions, quiet, streams_kept
 from dpvd.grads.units import CannotFactor
@@ -148,7 +147,7 @@ class Trial:
         if base.drawn != again.drawn:
             raise CannotTry(OTHER_DRAWS)
         if not unmoved(_of(again.losses, self.kept), _of(base.losses, self.kept)):
-            raise DpvdError(MIXING)
+            raise NotIsolated(MIXING)
         if seen.ended == self.base.ended:
             raise CannotTry("losses move with the other examples, but only while it draws random numbers")
         self._compare_norms(base, again)
@@ -169,7 +168,7 @@ class Trial:
         if base.drawn != seen.drawn:
             raise CannotTry(OTHER_DRAWS)
         if not self._same_beside_fewer(_of(seen.losses, places), base):
-            raise DpvdError(SIZE)
+            raise NotIsolated(SIZE)
 
     def _same_beside_fewer(self, losses: Tensor, base: _Seen) -> bool:
         """Up to rounding, which depends on how many rows a product has, and is that of what a loss
@@ -213,7 +212,7 @@ class Trial:
             after_others = self.run(self.batch, after=others, norms=False)
             repeats = unmoved(once_more.losses, after_itself.losses)
             if repeats and not unmoved(after_others.losses, after_itself.losses):
-                raise DpvdError(MEMORY)
+                raise NotIsolated(MEMORY)
         return settled
 
     def ask_oracle(self, count: int) -> None:
@@ -285,13 +284,18 @@ class Trial:
         return Snapshot(self.subject.model, self.subject.loss_fn)
 
     def _run_replaced(self, way: str) -> tuple[Batch, _Seen]:
-        """A run with the other rows replaced; not enlarged if the model cannot take that."""
-        replaced = self._replaced(way, WAYS[way])
-        try:
-            return replaced, self.run(replaced)
-        except Exception:
-            replaced = self._replaced(way, 1.0)
-            return replaced, self._run_or_give_up(replaced)
+        """A run with the other rows replaced; not enlarged, or not relabelled, if the model cannot
+        take that.
+        """
+        factor = WAYS[way]
+        for relabelled in (True, False) if factor != 1 else ():
+            replaced = self._replaced(way, factor, relabelled=relabelled)
+            try:
+                return replaced, self.run(replaced)
+            except Exception as problem:
+                del problem  # a model may say in any way that this is out of range
+        replaced = self._replaced(way, 1.0)
+        return replaced, self._run_or_give_up(replaced)
 
     def _quiet_base(self) -> _Seen:
         """A run on the batch with the same draws for every example, if that leaves nothing to
@@ -340,9 +344,12 @@ class Trial:
         is_other[self.kept] = False
         return is_other.nonzero().squeeze(1)
 
-    def _replaced(self, which: str, factor: float) -> Batch:
+    def _replaced(self, which: str, factor: float, relabelled: bool = False) -> Batch:
         """The batch with all rows but those kept replaced: by copies of one row, enlarged, or by
         rows drawn from it.
+
+        Relabelled rows have values that the batch may lack, as a batch lacks a rare class: one more
+        than they had.
         """
         count = batch_size(self.batch)
         others = self._others()
@@ -356,6 +363,10 @@ class Trial:
         for tensor in result:
             if tensor.is_floating_point():
                 tensor[others.to(tensor.device)] *= factor
+            if relabelled and tensor.dtype is not torch.bool:
+                tensor[others.to(tensor.device)] += 1
+            elif relabelled:
+                tensor[others.to(tensor.device)] ^= True
         return result
 
     def _oracle_rows(self, count: int) -> Tensor:

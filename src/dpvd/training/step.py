@@ -15,6 +15,7 @@ from dpvd.grads import (
     Grouping,
     Isolation,
     LossFn,
+    NotIsolated,
     as_batch,
     batch_size,
     micro_batches,
@@ -185,8 +186,10 @@ class PrivateStep:
             kl_by_name = self._kl_gradients()
             self._charge(draw)
             self.update.release(noise, self._noise, jacobian, kl_by_name)
-        except BaseException:
+        except BaseException as problem:
             self.update.discard()  # no sum without noise stays in memory
+            if isinstance(problem, NotIsolated) and self._taken:
+                self._account.note_not_covered("the steps before a check that found examples not isolated")
             if self.clipper.spoiled:
                 self._account.note_not_covered("buffers that a batch was found to have changed")
             raise
@@ -360,7 +363,8 @@ class PrivateStep:
         if draw.step != self.position:
             raise DpvdError(
                 f"this batch was drawn for step {draw.step}, but {self.position} steps are gone: take every batch, in "
-                f"order, and after an interruption plan.batches(data, start=step.position)"
+                "order and also if it is small or empty, and after an interruption "
+                "plan.batches(data, start=step.position)"
             )
         return draw
 
