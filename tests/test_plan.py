@@ -172,6 +172,17 @@ def test_bad_plans_are_refused(arguments, message):
         PrivacyPlan(**({"examples": 100, "batch_size": 10, "steps": 5} | arguments))
 
 
+@pytest.mark.parametrize("clipping", [1.0, "flat", None])
+def test_a_clipping_that_is_none_is_refused(clipping):
+    with pytest.raises(DpvdError, match="clipping must be a Clipping"):
+        PrivacyPlan(10, 5, steps=1, clipping=clipping)
+
+
+def test_a_delta_of_numpy_is_printed_as_a_number():
+    plan = PrivacyPlan(10, 5, steps=1, noise_multiplier=1.0)
+    assert ", 0.001)-differentially private" in plan.guarantee(np.float64(1e-3)).sentence()
+
+
 def test_a_plan_without_noise_cannot_be_used_by_accident():
     plan = PrivacyPlan(100, 10, steps=5)
     for use in (plan.event, lambda: plan.private, lambda: plan.noise_std(1.0), lambda: plan.guarantee(1e-5)):

@@ -120,6 +120,8 @@ class PrivacyPlan:
                 raise DpvdError("give steps or epochs, not both")
             self._set(steps=steps_in(epochs, batch_size=self.batch_size, examples=self.examples))
         positive_int(steps=self.steps)
+        if not isinstance(self.clipping, Clipping):
+            raise DpvdError(f"clipping must be a Clipping, such as Clipping('flat', 1.0), got {self.clipping!r}")
         if self.noise_multiplier is not None:
             non_negative(noise_multiplier=self.noise_multiplier)
         self._set(

@@ -65,6 +65,7 @@ class Guarantee:
         if self.epsilon != math.inf:
             non_negative(epsilon=self.epsilon)
         in_unit_interval(delta=self.delta)
+        object.__setattr__(self, "delta", float(self.delta))  # NumPy's prints its type
         non_negative(steps=self.steps, noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
