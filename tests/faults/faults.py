@@ -180,7 +180,8 @@ FAULTS = [
         "ledger written after release",
         STEP,
         {
-            "            self._charge(draw)\n            self.update.release(noise, self._noise, jacobian, kl_by_name)\n": ""
+            "            self._charge(draw)\n"
+            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n": ""
             "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n"
             "            self._charge(draw)\n",
         },
