@@ -497,6 +497,23 @@ class TestAccountOfTheModel:
         assert found.epsilon == PLAN.epsilon(1e-3, steps=2)
         assert "4 earlier private steps of this model, declared to be on other data" in found.sentence()
 
+    def test_the_epsilon_that_fit_shows_covers_earlier_steps(self):
+        model = network()
+        train(make_step(model), 4)
+        shown = []
+        other = replace(PLAN, noise_multiplier=3.0)
+        recipe = Recipe(learning_rate=0.1)
+        result = fit(model, data(), other, recipe, delta=1e-3, on_step=lambda progress: shown.append(progress.epsilon))
+        assert result.history[-1]["epsilon"] == shown[-1] == result.guarantee.epsilon > PLAN.epsilon(1e-3, steps=4)
+
+    def test_fit_under_another_relation_is_refused_before_its_first_step(self):
+        model = network()
+        train(make_step(model), 1)
+        before = [p.detach().clone() for p in model.parameters()]
+        with pytest.raises(DpvdError, match="different relations"):
+            fit(model, data(), replace(PLAN, relation="replace-one"), Recipe(learning_rate=0.1), delta=1e-3)
+        assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
+
     def test_fit_on_a_model_that_is_through_is_refused(self):
         model = network()
         fit(model, data(), PLAN, Recipe(learning_rate=0.1), delta=1e-3)
@@ -637,6 +654,22 @@ class TestWhatIsFoundLate:
 
 
 class TestResuming:
+    def test_a_call_that_was_refused_leaves_no_ledger_and_can_be_corrected(self, tmp_path):
+        def mixing(model, x, y):
+            return cross_entropy(model, x - x.mean(0), y)
+
+        folder = str(tmp_path / "run")
+        recipe = Recipe(learning_rate=0.1)
+        with pytest.raises(DpvdError, match="mixes examples"):
+            fit(network(), data(), PLAN, recipe, delta=1e-3, folder=folder, loss_fn=mixing)
+        assert fit(network(), data(), PLAN, recipe, delta=1e-3, folder=folder).steps == 6
+
+    def test_another_model_is_refused(self, tmp_path):
+        recipe = Recipe(learning_rate=0.1)
+        fit(network(), data(), PLAN, recipe, delta=1e-3, folder=tmp_path)
+        with pytest.raises(DpvdError, match="is of another model"):
+            fit(nn.Linear(4, 3), data(), PLAN, recipe, delta=1e-3, folder=tmp_path, resume=True)
+
     def test_the_state_of_a_step_carries_count_plan_noise_and_ledger(self, tmp_path):
         plan = replace(PLAN, noise="seeded", seed=5)
         whole = make_step(plan=plan)

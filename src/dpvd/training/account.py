@@ -15,7 +15,7 @@ from itertools import zip_longest
 from typing import Any
 from uuid import uuid4
 
-from dp_accounting import ComposedDpEvent
+from dp_accounting import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
@@ -191,26 +191,45 @@ class Account:
         _merge(self.entries, _entries_of(self._model))
         own = self.plan.guarantee(delta, accountant, steps=self.charged)
         own = replace(own, noise_source=noise_source)
-        others = {run: entry for run, entry in self.entries.items() if run != self.run and entry["charged"]}
-        counted = [entry for entry in others.values() if not entry["other_data"]]
+        others = self._others()
+        counted = [entry for entry in others if not entry["other_data"]]
         own = own.observed(
             seen=_seen([*counted, self.entries[self.run]]),
-            not_covered=self._not_covered(list(others.values())),
+            not_covered=self._not_covered(others),
         )
-        return self._jointly(own, counted) if counted else own
+        return self._jointly(own) if counted else own
 
-    def _jointly(self, own: Guarantee, counted: list[dict[str, Any]]) -> Guarantee:
-        """The statement of this run together with earlier runs on the same data."""
+    def event(self, steps: int) -> DpEvent:
+        """What is released of this data after so many steps of this run, earlier runs included.
+
+        Raises:
+            DpvdError: as :meth:`guarantee`.
+        """
+        own = self.plan.event(steps)
+        earlier = [plan.event(taken) for plan, taken in self._earlier()]
+        return ComposedDpEvent([*earlier, own]) if earlier else own
+
+    def _others(self) -> list[dict[str, Any]]:
+        """Other runs than this one of which something was charged."""
+        return [entry for run, entry in self.entries.items() if run != self.run and entry["charged"]]
+
+    def _earlier(self) -> list[tuple[PrivacyPlan, int]]:
+        """The plans of other runs on this data, and how many of their steps were charged."""
+        counted = [entry for entry in self._others() if not entry["other_data"]]
         plans = [(PrivacyPlan.from_dict(entry["plan"]), entry["charged"]) for entry in counted]
-        plans.append((self.plan, self.charged))
-        if len({plan.relation for plan, _ in plans}) > 1:
+        if any(plan.relation is not self.plan.relation for plan, _ in plans):
             raise DpvdError(
                 "the model was trained under plans with different relations between data sets, for which there is no "
                 "joint statement: use one relation for all runs"
             )
+        return plans
+
+    def _jointly(self, own: Guarantee) -> Guarantee:
+        """The statement of this run together with earlier runs on the same data."""
+        plans = [*self._earlier(), (self.plan, self.charged)]
         every = [plan.guarantee(own.delta, own.accountant, steps=steps) for plan, steps in plans]
         units = _distinct(plan.unit for plan, _ in plans)
-        event = ComposedDpEvent([plan.event(steps) for plan, steps in plans])
+        event = self.event(self.charged)
         seeded = [plan.bits("noise").description for plan, _ in plans if plan.seed is not None]
         return replace(
             own,

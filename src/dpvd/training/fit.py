@@ -64,7 +64,7 @@ def fit(
     loss_fn: LossFn = cross_entropy,
     evaluate: Evaluate | None = None,
     evaluations: int = 20,
-    folder: Path | None = None,
+    folder: Path | str | None = None,
     resume: bool = False,
     generator: torch.Generator | None = None,
     on_step: Callable[[Progress], None] | None = None,
@@ -107,12 +107,13 @@ def fit(
     positive_int(evaluations=evaluations)
     data = plan.check_data(data)
     model.train()
-    run = _Run(model, plan, recipe, loss_fn, generator, folder, resume, micro_batch, isolation)
+    place = None if folder is None else Path(folder)
+    run = _Run(model, plan, recipe, loss_fn, generator, place, resume, micro_batch, isolation)
     points = sorted({max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)})
-    spent = epsilon_curve(plan.event, points, delta, accountant=accountant, relation=plan.relation)
-    budget = dict(zip(points, spent, strict=True))
     started = time.monotonic()
     try:
+        spent = epsilon_curve(run.step.event, points, delta, accountant=accountant, relation=plan.relation)
+        budget = dict(zip(points, spent, strict=True))
         position, device = run.step.position, run.device
         for batch in plan.batches(data, bits=run.sampling, start=position, device=device, prefetch=prefetch):
             run.take(batch)
@@ -152,6 +153,7 @@ class _Run:
         self.plan = plan
         self.recipe = recipe
         self.folder = folder
+        self.is_new = not resume
         self.generator = torch.Generator() if generator is None else generator
         if generator is None:
             self.generator.seed()
@@ -241,9 +243,13 @@ class _Run:
         Checkpoint(tensors, facts).save(self.folder / CHECKPOINT)
 
     def close(self) -> None:
-        """Let go of the ledger."""
-        if self.step.ledger is not None:
-            self.step.ledger.close()
+        """Let go of the ledger; a new one that nothing was charged to is not left behind."""
+        ledger = self.step.ledger
+        if ledger is None:
+            return
+        ledger.close()
+        if self.is_new and ledger.charged == 0:
+            ledger.delete()
 
     def _restore(self) -> None:
         assert self.folder is not None  # checked before
@@ -256,7 +262,7 @@ class _Run:
             raise DpvdError(f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it")
         if facts["recipe"] != self.recipe.to_dict():
             raise DpvdError(f"the run in {self.folder} was started with another recipe: resume with that one")
-        self.model.load_state_dict(saved.part("model"))
+        self._load_weights(saved.part("model"))
         self.average.mean, self.average.count = saved.part("average"), facts["averaged"]
         self.average.mean_zeta2 = facts["mean_zeta2"]
         restore_optimizer(self.step.optimizer, saved.part("optimizer"), facts["optimizer"])
@@ -265,6 +271,12 @@ class _Run:
         self.step.load_state_dict(facts["step"])
         if isinstance(self.sampling, SeededBits):
             self.sampling.position = facts["sampling_position"]
+
+    def _load_weights(self, weights: dict[str, Tensor]) -> None:
+        try:
+            self.model.load_state_dict(weights)
+        except RuntimeError as problem:
+            raise DpvdError(f"the run in {self.folder} is of another model: resume with that one ({problem})") from None
 
 
 def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger | None:

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 import torch
+from dp_accounting import DpEvent
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
@@ -253,6 +254,14 @@ class PrivateStep:
         self._notice_changes()
         self._account.take_up(self._beside())
         return self._account.guarantee(delta, accountant, self._noise.description)
+
+    def event(self, steps: int) -> DpEvent:
+        """What is released of the data after so many steps of the plan, with all that was charged to the model before.
+
+        Raises:
+            DpvdError: if earlier runs were accounted under another relation.
+        """
+        return self._account.event(steps)
 
     def accept_weights(self) -> None:
         """Declare that whatever changed the weights since the last step knew noisy values only, as averages do.
