@@ -50,6 +50,6 @@ def test_it_learns(output):
 @pytest.mark.skipif(not FILES, reason="DPVD_DATA_DIR does not name a folder with MNIST")
 def test_it_learns_the_rows_of_mnist_and_scores_on_images_it_was_not_trained_on():
     output = run("--epsilon", "8", "--steps", "30", "--validate", "--data-dir", str(FILES))
-    assert "Public: the number of examples (48000)" in output
+    assert "Public: the number of training examples (48000)" in output
     assert "held-out accuracy" in output
     assert accuracy(output) > 0.6
