@@ -722,7 +722,7 @@ class TestResuming:
             fresh.load_state_dict(state)
         assert fresh.position == 5
 
-    @pytest.mark.parametrize(("in_ledger", "in_state"), [(2, 4), (4, 2)])
+    @pytest.mark.parametrize(("in_ledger", "in_state"), [(2, 4), (3, 4), (4, 2)])
     def test_the_larger_count_wins(self, in_ledger, in_state, tmp_path):
         path = tmp_path / "ledger.jsonl"
         ledger = Ledger.create(path, PLAN.to_dict())
@@ -734,6 +734,15 @@ class TestResuming:
         step.load_state_dict(before.state_dict())
         assert step.charged == step.position == 4
         assert Ledger.open(path).charged == 4
+
+    def test_a_new_object_on_an_old_ledger_goes_on_counting(self, tmp_path):
+        path = tmp_path / "ledger.jsonl"
+        before = make_step(ledger=Ledger.create(path, PLAN.to_dict()))
+        train(before, 4)
+        before.ledger.close()
+        again = make_step(ledger=Ledger.open(path, PLAN.to_dict()))  # on a model of its own
+        assert again.charged == again.position == 4
+        assert again.guarantee(1e-3).steps == 4
 
     def test_steps_that_were_paid_ahead_are_not_taken_twice(self, tmp_path):
         """Three steps are paid at once; the state is of the first, the object that wrote it took all three."""
