@@ -60,6 +60,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "mechanisms/noise.py": ("tests/mechanisms/test_noise.py",),
     "mechanisms/drawn.py": (PROVENANCE,),
     "training/step.py": (PROVENANCE, "tests/training/test_step.py"),
+    "training/checks.py": (PROVENANCE, "tests/training/test_step.py"),
     "training/update.py": ("tests/training/test_update.py", "tests/training/test_step.py"),
     "training/account.py": (PROVENANCE,),
     "plan.py": ("tests/test_plan.py", PROVENANCE),

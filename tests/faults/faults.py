@@ -253,8 +253,14 @@ FAULTS = [
     Fault(
         "noise scaled for add-or-remove under replace-one",
         STEP,
-        {"self.plan.clipping.sensitivity(self.plan.relation,": 'self.plan.clipping.sensitivity("add-or-remove",'},
+        {"clipping.sensitivity(self.plan.relation,": 'clipping.sensitivity("add-or-remove",'},
         "tests/training/test_step.py::test_noise_has_the_planned_scale_whatever_the_batch",
+    ),
+    Fault(
+        "noise for the planned clipping although another ran",
+        STEP,
+        {"clipping = self.clipper.clipping": "clipping = self.plan.clipping"},
+        "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
     *isolation_faults.FAULTS,
     *mechanisms_faults.FAULTS,

@@ -5,6 +5,7 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS"]
 
 ACCOUNT, PLAN, STEP, UPDATE = "training/account.py", "plan.py", "training/step.py", "training/update.py"
+CHECKS = "training/checks.py"
 TEST_PROVENANCE = "tests/training/test_provenance.py::"
 TEST_UPDATE = "tests/training/test_update.py::"
 
@@ -48,14 +49,14 @@ BATCHES = [
     ),
     Fault(
         "batches in any order",
-        STEP,
-        {"        if draw.step != self.position:\n": "        if False:\n"},
+        CHECKS,
+        {"    if draw.step != position:\n": "    if False:\n"},
         TEST_PROVENANCE + "TestBatches::test_batches_come_in_order",
     ),
     Fault(
         "batches of another plan",
-        STEP,
-        {"        if draw.plan != self.plan.fingerprint:\n": "        if False:\n"},
+        CHECKS,
+        {"    if draw.plan != plan.fingerprint:\n": "    if False:\n"},
         TEST_PROVENANCE + "TestBatches::test_a_batch_of_another_plan_is_refused",
     ),
     Fault(
@@ -72,14 +73,14 @@ BATCHES = [
     ),
     Fault(
         "an optimizer with parameters of its own",
-        STEP,
-        {"        if held == trained.keys():\n": "        if True:\n"},
+        CHECKS,
+        {"    if held == trained.keys():\n": "    if True:\n"},
         TEST_PROVENANCE + "TestWhatIsBound::test_an_optimizer_with_other_parameters_is_refused",
     ),
     Fault(
         "every process of a group with the whole budget",
-        STEP,
-        {"distributed.get_world_size() > 1:\n": "False:\n"},
+        CHECKS,
+        {"ranks > 1:\n": "False:\n"},
         TEST_PROVENANCE + "test_a_process_group_that_begins_later_is_refused_too",
     ),
 ]
@@ -176,7 +177,7 @@ WORDS = [
     Fault(
         "declared batches said to have been seen",
         STEP,
-        {"planned = self._batches is BatchOrigin.PLANNED": "planned = True"},
+        {"drawn=draw is not None": "drawn=True"},
         TEST_PROVENANCE + "TestBatches::test_declared_batches_are_stated_as_not_seen",
     ),
     Fault(

@@ -165,6 +165,18 @@ class TestBatches:
         train(planned, 1)
         assert "every batch drawn by the plan's sampler" in planned.guarantee(1e-3).sentence()
 
+    def test_batches_that_nobody_saw_are_not_said_to_be_drawn(self):
+        """Of an earlier run whose batches were declared, or of steps that are only remembered."""
+        declared, remembered = network(), network()
+        make_step(declared, batches="declared")(data(12))
+        remember(remembered, PLAN, 3)
+        for model, words in ((declared, "2 of 3 steps"), (remembered, "2 of 5 steps")):
+            step = make_step(model, PLAN)
+            train(step, 2)
+            sentence = step.guarantee(1e-3).sentence()
+            assert f"{words} on batches drawn by the plan's sampler" in sentence
+            assert "every batch drawn" not in sentence
+
     def test_declared_batches_must_be_possible(self):
         step = make_step(batches="declared")
         refused(step, data(EXAMPLES + 1), "cannot be drawn by")
@@ -379,7 +391,9 @@ class TestAccountOfTheModel:
         other.load_state_dict(model.state_dict())
         make_step(model, batches="declared")(data(12))
         other.load_state_dict(model.state_dict())
-        assert "batches as they were declared" in make_step(other).guarantee(1e-3).sentence()
+        sentence = make_step(other).guarantee(1e-3).sentence()
+        assert "1 of 2 steps on batches drawn by the plan's sampler" in sentence
+        assert "which the caller declared" in sentence
 
     def test_earlier_weights_take_no_step_back(self):
         """Whoever goes back to the weights of step 2 has used the data five times all the same."""

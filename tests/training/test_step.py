@@ -92,6 +92,13 @@ def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, m
     assert_scale(noise, 3.0 * reach / 20)
 
 
+def test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned(generator):
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
+    step = make_step(network(), plan)
+    step.clipper.clipping = Clipping(clip_norm=7.0)
+    assert_scale(flat(gradients_of(step, examples(0, generator))), 3.0 * 7.0 / 20)
+
+
 @pytest.mark.parametrize("wrong", [2 / 3, 3 / 2])
 def test_the_scale_test_rejects_wrong_scales(wrong):
     noise = wrong * standard_normal(5000, SystemBits())

@@ -3,6 +3,7 @@
 from dpvd.training.account import remember
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
+from dpvd.training.checks import BatchOrigin
 from dpvd.training.defaults import (
     INPUT_NORM,
     PRE_ACTIVATION,
@@ -19,7 +20,7 @@ from dpvd.training.fit import FitResult, Progress, fit
 from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
-from dpvd.training.step import BatchOrigin, Earlier, PrivateStep
+from dpvd.training.step import Earlier, PrivateStep
 
 __all__ = [
     "INPUT_NORM",

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import wraps
-from itertools import zip_longest
 from typing import Any
 from uuid import uuid4
 
@@ -111,9 +110,16 @@ class Account:
         self.begun = True
         self.entries[self.run]["charged"] += steps
 
-    def note_seen(self, words: list[str]) -> None:
-        """Put down what this object's steps saw, in place of what it put down before."""
-        self.entries[self.run]["seen"][self._id] = words
+    def note_step(self, *, drawn: bool, isolation: str) -> None:
+        """Put down what was seen of a step that was taken.
+
+        Args:
+            drawn: whether its batch was seen to be drawn by the plan's sampler.
+            isolation: how examples were kept apart in this object's steps so far; empty for ordinary training.
+        """
+        seen = self.entries[self.run]["seen"].setdefault(self._id, {"drawn": 0, "isolation": ""})
+        seen["drawn"] += drawn
+        seen["isolation"] = isolation
 
     def note_not_covered(self, words: str) -> bool:
         """Put down what the statement has to name as not covered; whether that is new."""
@@ -266,7 +272,7 @@ def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
         "charged": charged,
         "other_data": False,  # declared to be on other people's data
         "beside": False,  # learnt from a module of the loss
-        "seen": {},
+        "seen": {},  # by step object: how many batches it saw drawn, and how examples were kept apart
         "not_covered": [],
     }
 
@@ -339,9 +345,14 @@ def _merge(into: Entries, other: Mapping[str, Any]) -> None:
 
 
 def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What all step objects of these runs saw: what holds for all batches first, then checks of isolation."""
-    by_object = [words for entry in entries for words in entry["seen"].values()]
-    return _distinct(word for words in zip_longest(*by_object) for word in words if word is not None)
+    """What the step objects of these runs saw: how many of the batches drawn, and how examples were kept apart."""
+    by_object = [seen for entry in entries for seen in entry["seen"].values()]
+    charged = sum(entry["charged"] for entry in entries)
+    drawn = sum(seen["drawn"] for seen in by_object)
+    every = "every batch drawn by the plan's sampler"
+    some = f"{drawn} of {charged} steps on batches drawn by the plan's sampler"
+    batches = [every if drawn == charged else some] if drawn else []
+    return _distinct([*batches, *(seen["isolation"] for seen in by_object if seen["isolation"])])
 
 
 def _distinct(words: Iterable[str]) -> tuple[str, ...]:

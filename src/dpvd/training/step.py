@@ -1,6 +1,5 @@
-"""One private step, on one screen."""
+"""The private step: `__call__` and `_private_step` are all of it, on one screen."""
 
-import inspect
 import logging
 from collections.abc import Callable, Mapping
 from enum import StrEnum
@@ -22,34 +21,25 @@ from dpvd.grads import (
     micro_batches,
     modules_of,
 )
-from dpvd.mechanisms import (
-    BitSource,
-    Draw,
-    GridNoise,
-    SeededBits,
-    check_noise,
-    draw_of,
-    is_as_drawn,
-    noise_on_grid,
-)
-from dpvd.nn import AdditiveNoise, KLGradient, kl_gradients, tied_layers
+from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, check_noise, noise_on_grid
+from dpvd.nn import KLGradient, kl_gradients
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Guarantee, Ledger, SamplingKind
+from dpvd.privacy import AccountantName, Guarantee, Ledger
 from dpvd.training.account import Account
+from dpvd.training.checks import (
+    BatchOrigin,
+    check_declared,
+    check_draw,
+    check_parameters,
+    check_steps_on_gradients,
+    check_tied,
+    refuse_process_group,
+)
 from dpvd.training.update import Update
 
-__all__ = ["BatchOrigin", "Earlier", "PrivateStep"]
+__all__ = ["Earlier", "PrivateStep"]
 
 log = logging.getLogger("dpvd")
-
-
-class BatchOrigin(StrEnum):
-    """Where the batches of a step come from."""
-
-    PLANNED = "planned"
-    """From ``plan.batches``: others are refused."""
-    DECLARED = "declared"
-    """From the caller, who declares that they are drawn as the plan says; the statement says that it was not seen."""
 
 
 class Earlier(StrEnum):
@@ -130,11 +120,11 @@ class PrivateStep:
         self.clipper = GradientClipper(
             model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
         )
-        self._check_kind()
-        self._check_optimizer(self.parameters)
+        check_steps_on_gradients(optimizer)
+        check_parameters(optimizer, self.parameters)
+        self._tied = check_tied(model, optimizer)
+        refuse_process_group()
         self.update = Update(optimizer, plan.batch_size)
-        self._tied = self._check_tied()
-        _refuse_ranks()
         if not model.training:
             log.warning("the model is in eval mode: dropout is off, and so it will be trained; call model.train()")
         self._ledger = ledger
@@ -156,15 +146,15 @@ class PrivateStep:
             DpvdError: if the plan's steps are used up, the batch is not the next of the plan's, or something in model,
                 loss or optimizer is not as it must be; nothing was charged and nothing has changed then.
         """
-        _refuse_ranks()
+        refuse_process_group()
         if self._prepaid == 0 and self.charged >= self.plan.steps:
             raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
         tensors = as_batch(batch)
-        draw = self._check_origin(batch, batch_size(tensors))
+        draw = self._draw_of(batch, batch_size(tensors))
         # Asked once in a step: it takes a look at every module.
         grouping = self.clipper.grouping if self.plan.private else None
         parameters = self.parameters if grouping is None else grouping.parameters
-        self._check_optimizer(parameters)
+        check_parameters(self.optimizer, parameters)
         self._notice_changes()
         if grouping is None:
             self._ordinary_step(tensors, draw, parameters)
@@ -172,7 +162,7 @@ class PrivateStep:
             self._private_step(tensors, draw, grouping)
         self._taken += 1
         self._account.accept_weights(closely=self._is_looked_at())
-        self._account.note_seen(self._seen())
+        self._account.note_step(drawn=draw is not None, isolation=self._isolation())
 
     def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping) -> None:
         noise = self._grid_noise(grouping)
@@ -197,7 +187,8 @@ class PrivateStep:
 
     def _grid_noise(self, grouping: Grouping) -> GridNoise:
         """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
-        sensitivity = self.plan.clipping.sensitivity(self.plan.relation, grouping.count)
+        clipping = self.clipper.clipping  # which might not be the plan's any more
+        sensitivity = clipping.sensitivity(self.plan.relation, grouping.count)
         entries = sum(parameter.numel() for parameter in grouping.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
 
@@ -340,60 +331,16 @@ class PrivateStep:
         else:
             draw.used = True
 
-    def _seen(self) -> list[str]:
-        """What this object's steps saw, for the statement."""
-        planned = self._batches is BatchOrigin.PLANNED
-        batches = "every batch drawn by the plan's sampler" if planned else "batches as they were declared"
-        return [batches, self.clipper.describe_isolation()] if self.plan.private else [batches]
+    def _isolation(self) -> str:
+        """Why no example reached into another's gradient, for the statement; nothing without clipping."""
+        return self.clipper.describe_isolation() if self.plan.private else ""
 
-    def _check_origin(self, batch: Any, count: int) -> Draw | None:
-        """The draw that a batch is; it must be the plan's next one. None where the caller declares the batches."""
-        if self._batches is BatchOrigin.DECLARED:
-            fixed = self.plan.sampling is SamplingKind.FIXED_SIZE
-            if count > self.plan.examples or (fixed and count != self.plan.batch_size):
-                raise DpvdError(f"a batch of {count} examples cannot be drawn by: {self.plan.sampler.describe()}")
-            return None
-        draw = draw_of(batch)
-        if draw is None or draw.size != count:
-            raise DpvdError(
-                "this batch was not drawn by plan.batches, so that nothing can be said of its sampling: take batches "
-                "from plan.batches(data), and batch.carry(...) what you make of them; or, if they are drawn as the "
-                "plan says elsewhere, PrivateStep(..., batches='declared')"
-            )
-        if not is_as_drawn(batch):
-            raise DpvdError(
-                "this batch was written to in place after it was drawn, which may have mixed its examples: make new "
-                "tensors, each row from its own example alone, and step(batch.carry(x, y))"
-            )
-        if draw.plan != self.plan.fingerprint:
-            raise DpvdError("this batch was drawn for another plan: take batches from the plan of this step")
-        if draw.used:
-            raise DpvdError("this batch was used before: the account covers one step for each draw")
-        if draw.step != self.position:
-            raise DpvdError(
-                f"this batch was drawn for step {draw.step}, but {self.position} steps are gone: take every batch, in "
-                "order and also if it is small or empty, and after an interruption "
-                "plan.batches(data, start=step.position)"
-            )
-        return draw
-
-    def _check_optimizer(self, parameters: dict[str, nn.Parameter]) -> None:
-        """Raise unless the optimizer moves exactly the parameters that the model trains."""
-        held = {id(p) for group in self.optimizer.param_groups for p in group["params"] if p.requires_grad}
-        trained = {id(p): name for name, p in parameters.items()}
-        if held == trained.keys():
-            return
-        missing = [name for key, name in trained.items() if key not in held]
-        if missing:
-            raise DpvdError(
-                f"the optimizer does not hold {missing[0]!r} ({len(missing)} of {len(trained)} trainable parameters "
-                "are missing): make it after the model's last change (fix and variational return a copy), from "
-                "model.parameters(), and switch requires_grad off for what should stay as it is"
-            )
-        raise DpvdError(
-            f"the optimizer holds {len(held - trained.keys())} parameters that are not the model's: they would move "
-            "without an account. Make it from model.parameters()"
-        )
+    def _draw_of(self, batch: Any, count: int) -> Draw | None:
+        """The draw that a batch is; None where the caller declares the batches."""
+        if self._batches is BatchOrigin.PLANNED:
+            return check_draw(batch, count, self.plan, self.position)
+        check_declared(count, self.plan)
+        return None
 
     def _tie_scale(self, noise_std: float) -> None:
         """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
@@ -426,37 +373,3 @@ class PrivateStep:
         if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
             return {}
         return kl_gradients(self.model, weight / self.plan.examples)
-
-    def _check_kind(self) -> None:
-        """Raise if the optimizer wants more, or something else, than one noisy gradient for each parameter."""
-        closure = inspect.signature(self.optimizer.step).parameters.get("closure")
-        if closure is not None and closure.default is closure.empty:
-            raise DpvdError(
-                f"{type(self.optimizer).__name__} evaluates the loss itself, as often as it likes, which no account "
-                "covers: take an optimizer that steps on one gradient, such as torch.optim.SGD or Adam"
-            )
-        if isinstance(self.optimizer, torch.optim.SparseAdam):
-            raise DpvdError("SparseAdam takes sparse gradients only, and noise is not sparse: take torch.optim.Adam")
-
-    def _check_tied(self) -> list[AdditiveNoise]:
-        """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it is."""
-        tied = tied_layers(self.model)
-        if not tied:
-            return []
-        if not isinstance(self.optimizer, torch.optim.SGD) or len(self.optimizer.param_groups) != 1:
-            raise DpvdError(
-                "the model ties its dropout noise to the privacy noise, which is known only for torch.optim.SGD with "
-                f"one parameter group (momentum is fine), not for {type(self.optimizer).__name__} with "
-                f"{len(self.optimizer.param_groups)}. Use that, or learned scales"
-            )
-        return tied
-
-
-def _refuse_ranks() -> None:
-    """Raise inside a process group: each rank would train a model of its own, and claim the whole budget for it."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise DpvdError(
-            f"a process group of {distributed.get_world_size()} ranks is not supported: each rank would train a model "
-            "of its own under the whole budget. Train in one process"
-        )
