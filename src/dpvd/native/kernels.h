@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "the words of the key stream are little-endian; without this extension dpvd uses NumPy"
@@ -22,6 +23,18 @@
 #else
 #define INLINE static inline
 #endif
+
+INLINE double as_double(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+INLINE uint64_t bits_of_double(double value) {
+    uint64_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
 
 enum { BLOCK_PAIRS = 1024, BYTES_PER_PAIR = 12, BLOCK_BYTES = BLOCK_PAIRS * BYTES_PER_PAIR };
 

@@ -10,18 +10,6 @@
 
 #include "kernels.h"
 
-INLINE double as_double(uint64_t bits) {
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE uint64_t bits_of_double(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 INLINE float as_float(uint32_t bits) {
     float value;
     memcpy(&value, &bits, sizeof value);

@@ -21,18 +21,6 @@ enum { BLOCK_WORDS = 2 * EXACT_PAIRS }; /* one for the radius and one for the an
 static const double whole_numbers = 0x1.8p52;
 static const double most_units = 0x1p51;
 
-INLINE double double_from(uint64_t bits) {
-    double value;
-    memcpy(&value, &bits, sizeof value);
-    return value;
-}
-
-INLINE uint64_t bits_from(double value) {
-    uint64_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
-
 /* a * b + c, rounded once where the processor can do that */
 INLINE double multiply_add(double a, double b, double c, int fused) {
     return fused ? fma(a, b, c) : a * b + c;
@@ -41,8 +29,8 @@ INLINE double multiply_add(double a, double b, double c, int fused) {
 /* The low 63 bits of a word as a number, rounded once. Only AVX-512 converts these in vectors, so
    each half is put behind the leading bits of a power of two: 2^84 + high * 2^32 and 2^52 + low. */
 INLINE double from_word(uint64_t word) {
-    double high = double_from(((word >> 32) & 0x7FFFFFFFu) | 0x4530000000000000u);
-    double low = double_from((word & 0xFFFFFFFFu) | 0x4330000000000000u);
+    double high = as_double(((word >> 32) & 0x7FFFFFFFu) | 0x4530000000000000u);
+    double low = as_double((word & 0xFFFFFFFFu) | 0x4330000000000000u);
     return (high - (0x1p84 + 0x1p52)) + low;
 }
 
@@ -51,12 +39,12 @@ INLINE double from_word(uint64_t word) {
    atanh(s) for s = (m - 1) / (m + 1). */
 INLINE double radius_of(uint64_t word, uint64_t angle, int fused) {
     const uint64_t one = 0x3FF0000000000000u, sqrt_half = 0x3FE6A09E667F3BCDu;
-    double shifted = double_from(one | (angle & 0x3FFu) << 42); /* 1 + v / 2^10 */
+    double shifted = as_double(one | (angle & 0x3FFu) << 42); /* 1 + v / 2^10 */
     double fraction = shifted - (1.0 - 0x1p-11);
-    uint64_t bits = bits_from(from_word(word) + fraction);
+    uint64_t bits = bits_of_double(from_word(word) + fraction);
     uint64_t exponent = (bits + (one - sqrt_half)) >> 52;
-    double t = double_from(bits - (exponent << 52) + one) - 1.0;
-    double halvings = (0x1p52 + 1023 + 63) - double_from(exponent | 0x4330000000000000u);
+    double t = as_double(bits - (exponent << 52) + one) - 1.0;
+    double halvings = (0x1p52 + 1023 + 63) - as_double(exponent | 0x4330000000000000u);
     double s = t / (2.0 + t);
     double z = s * s;
     double p = 0.14616449685043406;
@@ -78,7 +66,7 @@ INLINE void turn_of(uint64_t word, double *cosine, double *sine, int fused) {
     uint64_t shifted = word + 0x2000000000000000u;
     uint64_t quarter = shifted >> 62;
     uint64_t rest = (shifted & 0x3FFFFFFFFFFFFFFFu) >> 10; /* 2^51 in the middle of a quarter */
-    double steps = (double_from(rest | 0x4330000000000000u) - (0x1p52 + 0x1p51)) + 0.5; /* exact */
+    double steps = (as_double(rest | 0x4330000000000000u) - (0x1p52 + 0x1p51)) + 0.5; /* exact */
     double x = steps * 3.487868498008632e-16; /* pi / 2^53 */
     double z = x * x;
     double s = 1.5918129294866608e-10;
@@ -97,11 +85,11 @@ INLINE void turn_of(uint64_t word, double *cosine, double *sine, int fused) {
     c = multiply_add(c, z, -0.5, fused);
     c = multiply_add(c, z, 1.0, fused);
     uint64_t swap = 0u - (quarter & 1u);
-    uint64_t cosine_bits = bits_from(c);
-    uint64_t sine_bits = bits_from(s);
+    uint64_t cosine_bits = bits_of_double(c);
+    uint64_t sine_bits = bits_of_double(s);
     uint64_t change = (cosine_bits ^ sine_bits) & swap;
-    *cosine = double_from((cosine_bits ^ change) ^ (((quarter + 1u) & 2u) << 62));
-    *sine = double_from((sine_bits ^ change) ^ ((quarter & 2u) << 62));
+    *cosine = as_double((cosine_bits ^ change) ^ (((quarter + 1u) & 2u) << 62));
+    *sine = as_double((sine_bits ^ change) ^ ((quarter & 2u) << 62));
 }
 
 /* Two planes of words, radii and angles, to two planes of draws, cosines and sines. */
