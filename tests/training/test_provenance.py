@@ -9,6 +9,7 @@ import subprocess
 import sys
 import textwrap
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -48,6 +49,10 @@ class Hoarder(nn.Module):
         if self.keeps:
             self.mean += 0.1 * x.mean(0).detach()
         return x
+
+
+def mixing(share, model, x, y):
+    return cross_entropy(model, x + share * x.mean(0), y)
 
 
 def make_step(model: nn.Module | None = None, plan: PrivacyPlan = PLAN, **options) -> PrivateStep:
@@ -636,6 +641,20 @@ class TestForeignChanges:
 
 
 class TestWhatIsFoundLate:
+    def test_a_loss_that_begins_to_mix_is_refused_in_its_next_step(self):
+        """Between two checks of the schedule: the change itself asks for one."""
+        used = cross_entropy
+
+        def loss(model, x, y):
+            return used(model, x, y)
+
+        model = network()
+        plan = replace(PLAN, batch_size=40)
+        step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.1))
+        train(step, 4)
+        used = partial(mixing, 1.0)
+        refused(step, next(plan.batches(data(), start=4)), "mixes examples")
+
     def test_steps_before_a_check_that_fails_are_not_covered(self):
         strength = [0.0]
 
