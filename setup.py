@@ -1,6 +1,7 @@
 """Builds the noise extension; everything else is in pyproject.toml.
 
-The extension is optional: without a C compiler the package installs all the same and uses NumPy, with the same results.
+The extension is optional: without a C compiler the package installs all the same and uses NumPy,
+with the same results.
 """
 
 import sys
@@ -8,7 +9,13 @@ import sys
 from setuptools import Extension, setup
 
 SOURCES = ["aes.c", "dawson.c", "draws.c", "module.c", "normals.c", "release.c", "squares.c"]
-FLAGS = ["-std=c11", "-O3", "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math"]  # contraction changes results
+FLAGS = [
+    "-std=c11",
+    "-O3",
+    "-ffp-contract=off",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+]  # contraction changes results
 
 kernels = Extension(
     "dpvd.native._kernels",
@@ -18,7 +25,9 @@ kernels = Extension(
     py_limited_api=True,
     optional=True,
 )
-if sys.platform == "linux":  # elsewhere compilers come without OpenMP, and one thread draws the noise
+if (
+    sys.platform == "linux"
+):  # elsewhere compilers come without OpenMP, and one thread draws the noise
     kernels.extra_compile_args.append("-fopenmp")
     kernels.extra_link_args.append("-fopenmp")
 

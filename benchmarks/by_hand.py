@@ -1,7 +1,8 @@
-"""DP-SGD written out for one network, two dense layers with a ReLU between: how fast any engine could be.
+"""DP-SGD written out for one network, two dense layers with a ReLU between: how fast any engine
+could be.
 
-No module is observed, no model looked at, nothing checked but that all norms are finite. What dpvd's step takes more
-is the price of taking any model.
+No module is observed, no model looked at, nothing checked but that all norms are finite. What
+dpvd's step takes more is the price of taking any model.
 """
 
 import torch
@@ -19,11 +20,17 @@ CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0
 
 def is_written_out(work: Workload) -> bool:
     """Whether the network of a workload is the one that is written out here."""
-    return [type(layer) for layer in work.miniature.network().children()] == [nn.Linear, nn.ReLU, nn.Linear]
+    return [type(layer) for layer in work.miniature.network().children()] == [
+        nn.Linear,
+        nn.ReLU,
+        nn.Linear,
+    ]
 
 
 def by_hand(work: Workload) -> Step:
-    """One weighted product for each weight, then noise and the parameters in one pass, as dpvd does it."""
+    """One weighted product for each weight, then noise and the parameters in one pass, as dpvd does
+    it.
+    """
     w1, b1, w2, b2 = work.network().parameters()
     x, y = work.data()
     bits = SystemBits()
@@ -42,7 +49,9 @@ def by_hand(work: Workload) -> Step:
         g1, g2 = torch.autograd.grad(losses, [first, outputs], torch.ones_like(losses))
         with torch.no_grad():
             dot = torch.linalg.vecdot
-            norms = (dot(g1, g1) * (dot(x, x) + 1) + dot(g2, g2) * (dot(hidden, hidden) + 1)).sqrt_()
+            norms = (
+                dot(g1, g1) * (dot(x, x) + 1) + dot(g2, g2) * (dot(hidden, hidden) + 1)
+            ).sqrt_()
             if not norms.sum().isfinite():
                 raise FloatingPointError("a gradient is not finite")
             factors = (CLIP_NORM / norms).clamp_max_(1.0).unsqueeze(1)

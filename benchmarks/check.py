@@ -61,11 +61,16 @@ class Verdict:
         found = "not measured" if self.found is None else f"{self.found:.3f}"
         mark = "" if self.kept else "   FALLS SHORT"
         what = f"{self.quantity} to {self.baseline}"
-        return f"{self.workload:<11} {self.system:<15} {what:<16} {found:>12}   at most {self.limit:g}{mark}"
+        return (
+            f"{self.workload:<11} {self.system:<15} {what:<16} {found:>12}   at most"
+            f" {self.limit:g}{mark}"
+        )
 
 
 def judge(results: Results) -> list[Verdict]:
-    """Every figure that has a limit; one that is missing does not keep it. Memory counts if any was measured."""
+    """Every figure that has a limit; one that is missing does not keep it. Memory counts if any was
+    measured.
+    """
     verdicts, works = [], results["workloads"].values()
     with_memory = any("peak_mb" in found for work in works for found in work["systems"].values())
     for limit in LIMITS:
@@ -74,11 +79,21 @@ def judge(results: Results) -> list[Verdict]:
             base = systems.get(limit.baseline, {})
             for system in limit.systems:
                 own = systems.get(system, {})
-                ratio = own.get("ratio") if limit.baseline == "plain" else own.get("ratio_to", {}).get(limit.baseline)
-                memory = own["peak_mb"] / base["peak_mb"] if "peak_mb" in own and "peak_mb" in base else None
+                ratio = (
+                    own.get("ratio")
+                    if limit.baseline == "plain"
+                    else own.get("ratio_to", {}).get(limit.baseline)
+                )
+                memory = (
+                    own["peak_mb"] / base["peak_mb"]
+                    if "peak_mb" in own and "peak_mb" in base
+                    else None
+                )
                 verdicts.append(Verdict(work, system, "time", limit.baseline, ratio, limit.ratio))
                 if with_memory:
-                    verdicts.append(Verdict(work, system, "memory", limit.baseline, memory, limit.memory))
+                    verdicts.append(
+                        Verdict(work, system, "memory", limit.baseline, memory, limit.memory)
+                    )
     return verdicts
 
 
@@ -89,7 +104,9 @@ def remarks(results: Results) -> list[str]:
         for system in ("dpsgd", "dpvd"):
             ratio = work["systems"].get(system, {}).get("ratio_to", {}).get("plain-channels-last")
             if ratio is not None:
-                found.append(f"{name}: {system} takes {ratio:.2f} times the plain step in channels_last")
+                found.append(
+                    f"{name}: {system} takes {ratio:.2f} times the plain step in channels_last"
+                )
     return found
 
 
@@ -100,7 +117,8 @@ def main(arguments: list[str] | None = None) -> int:
     print(*verdicts, *remarks(results), sep="\n")
     short = [verdict for verdict in verdicts if not verdict.kept]
     print(
-        f"{len(verdicts) - len(short)} of {len(verdicts)} limits are kept ({results['clock']} time, {results['date']})"
+        f"{len(verdicts) - len(short)} of {len(verdicts)} limits are kept ({results['clock']} time,"
+        f" {results['date']})"
     )
     return int(bool(short))
 

@@ -4,9 +4,11 @@
     python -m benchmarks.child peak mnist-mlp dpsgd
     python -m benchmarks.child shares mnist-mlp dpsgd
 
-``turns`` reads numbers, line by line, and takes so many steps each time; the answer has a line of its own.
+``turns`` reads numbers, line by line, and takes so many steps each time; the answer has a line of
+its own.
 
-Systems come from ``--module``: any module whose ``SYSTEMS`` says how to build them, in whatever environment.
+Systems come from ``--module``: any module whose ``SYSTEMS`` says how to build them, in whatever
+environment.
 """
 
 import argparse
@@ -35,7 +37,11 @@ def measure(arguments: list[str]) -> Any:
     work = workload(options.workload)
     if options.what == "peak":
         return peak_mb(make, work)
-    return turns(make(work), options.clock) if options.what == "turns" else shares(make(work), options.rounds)
+    return (
+        turns(make(work), options.clock)
+        if options.what == "turns"
+        else shares(make(work), options.rounds)
+    )
 
 
 def main() -> int:
@@ -51,7 +57,9 @@ def main() -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["turns", "peak", "shares"])
     parser.add_argument("workload")
     parser.add_argument("system")

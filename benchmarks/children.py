@@ -17,7 +17,9 @@ ROOT = Path(__file__).parents[1]
 LONGEST_REASON = 160
 PAUSE = 0.03  # seconds before a turn: threads of the one before still spin for some milliseconds
 ANSWER = "answer:"
-"""Begins the lines that ``benchmarks.child turns`` answers with: libraries may print what they like."""
+"""Begins the lines that ``benchmarks.child turns`` answers with: libraries may print what they
+like.
+"""
 
 
 class NoResult(Exception):
@@ -36,7 +38,9 @@ def child(*arguments: object, python: Path | None = None, timeout: float = 900.0
         NoResult: with the reason, when the process failed, was killed or took too long.
     """
     try:
-        done = subprocess.run(_command(arguments, python), cwd=ROOT, capture_output=True, text=True, timeout=timeout)
+        done = subprocess.run(
+            _command(arguments, python), cwd=ROOT, capture_output=True, text=True, timeout=timeout
+        )
     except subprocess.TimeoutExpired:
         raise NoResult(f"took longer than {timeout:g} s") from None
     if done.returncode:
@@ -45,7 +49,8 @@ def child(*arguments: object, python: Path | None = None, timeout: float = 900.0
 
 
 class Taking:
-    """A system that takes turns in a process of its own: memory that others use and give back does not change it.
+    """A system that takes turns in a process of its own: memory that others use and give back does
+    not change it.
 
     Args:
         arguments: of ``python -m benchmarks.child turns``.
@@ -53,7 +58,9 @@ class Taking:
         timeout: seconds after which the process is ended.
     """
 
-    def __init__(self, *arguments: object, python: Path | None = None, timeout: float = 900.0) -> None:
+    def __init__(
+        self, *arguments: object, python: Path | None = None, timeout: float = 900.0
+    ) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed at the end
         self._process = subprocess.Popen(
             _command(("turns", *arguments), python),
@@ -110,8 +117,15 @@ def _command(arguments: tuple[object, ...], python: Path | None) -> list[str]:
 def _reason(code: int, errors: str) -> str:
     """The signal that ended a process, or the line of its exception."""
     if code < 0:
-        return f"ended by {signal.Signals(-code).name}, as processes are that ask for too much memory or time"
+        return (
+            f"ended by {signal.Signals(-code).name}, as processes are that ask for too much memory"
+            " or time"
+        )
     lines = [line.strip() for line in errors.splitlines() if line.strip()]
-    raised = [line for line in lines if ": " in line and line.split(":")[0].endswith(("Error", "Exception", "Exit"))]
+    raised = [
+        line
+        for line in lines
+        if ": " in line and line.split(":")[0].endswith(("Error", "Exception", "Exit"))
+    ]
     reason = (raised or lines or ["failed without a word"])[-1]
     return reason if len(reason) <= LONGEST_REASON else reason[: LONGEST_REASON - 1] + "…"

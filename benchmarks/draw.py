@@ -32,18 +32,24 @@ _LOWEST, _ROOM = 0.3, 2.6  # left end of the axis; room on its right for numbers
 
 
 def ratio_bars(results: Results) -> Figure:
-    """Time over that of the plain step, by workload: bars from 1 on a logarithmic axis, quartiles as lines."""
+    """Time over that of the plain step, by workload: bars from 1 on a logarithmic axis, quartiles
+    as lines.
+    """
     works = results["workloads"]
     rows = {name: [s for s in LABELS if s in work["systems"]] for name, work in works.items()}
     heights = [len(found) * _ROW + _PANEL for found in rows.values()]
     highest = max(e.get("ratio", 1.0) for work in works.values() for e in work["systems"].values())
     with matplotlib.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(7.0, sum(heights) + 0.3))
-        panels = figure.subplots(len(works), 1, sharex=True, squeeze=False, height_ratios=heights)[:, 0]
+        panels = figure.subplots(len(works), 1, sharex=True, squeeze=False, height_ratios=heights)[
+            :, 0
+        ]
         for axes, (name, work) in zip(panels, works.items(), strict=True):
             for place, system in enumerate(rows[name]):
                 _bar(axes, place, system, work["systems"][system])
-            axes.set_title(f"{name}, batch {work['batch']}: plain step {work['systems']['plain']['ms']:.3g} ms")
+            axes.set_title(
+                f"{name}, batch {work['batch']}: plain step {work['systems']['plain']['ms']:.3g} ms"
+            )
             axes.set_yticks(range(len(rows[name])), [LABELS[system] for system in rows[name]])
             axes.set_ylim(len(rows[name]) - 0.4, -0.6)
             axes.axvline(1, color=PALETTE["ink"], linewidth=1)
@@ -57,12 +63,20 @@ def ratio_bars(results: Results) -> Figure:
 def _bar(axes: Axes, place: int, system: str, found: Results) -> None:
     colour = PALETTE["muted" if system in _ORDINARY else "blue" if system in _OURS else "vermilion"]
     if "failed" in found:
-        axes.text(1.05, place, "no result (see below)", va="center", color=PALETTE["muted"], fontsize=8)
+        axes.text(
+            1.05, place, "no result (see below)", va="center", color=PALETTE["muted"], fontsize=8
+        )
         return
     ratio, (low, high) = found["ratio"], found["ratio_quartiles"]
     axes.barh(place, ratio - 1, left=1, height=0.62, color=colour)
     axes.hlines(place, low, high, color=PALETTE["ink"], linewidth=1)
-    axes.text(max(high, 1.0) * 1.05, place, f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}", va="center", fontsize=8)
+    axes.text(
+        max(high, 1.0) * 1.05,
+        place,
+        f"{ratio:.2f}" if ratio < 10 else f"{ratio:.0f}",
+        va="center",
+        fontsize=8,
+    )
 
 
 def _log_axis(axes: Axes, highest: float) -> None:
@@ -81,7 +95,9 @@ def growth_curves(results: Results) -> Figure:
         panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for axes, (what, found) in zip(panels, kinds.items(), strict=True):
             _curve(axes, found["at"], found["ratios"]["dpsgd"], PALETTE["blue"], "o", "DP-SGD")
-            _curve(axes, found["at"], found["ratios"]["dpvd"], PALETTE["vermilion"], "s", "Algorithm 1")
+            _curve(
+                axes, found["at"], found["ratios"]["dpvd"], PALETTE["vermilion"], "s", "Algorithm 1"
+            )
             axes.axhline(1, color=PALETTE["ink"], linewidth=1)
             axes.set_xscale("log", base=2)
             axes.set_xticks(found["at"], [str(size) for size in found["at"]], rotation=45)
@@ -94,6 +110,17 @@ def growth_curves(results: Results) -> Figure:
     return figure
 
 
-def _curve(axes: Axes, at: list[int], ratios: list[Results], colour: str, marker: str, label: str) -> None:
-    axes.fill_between(at, [r["low"] for r in ratios], [r["high"] for r in ratios], color=colour, alpha=0.2, linewidth=0)
-    axes.plot(at, [r["median"] for r in ratios], color=colour, marker=marker, markersize=4, label=label)
+def _curve(
+    axes: Axes, at: list[int], ratios: list[Results], colour: str, marker: str, label: str
+) -> None:
+    axes.fill_between(
+        at,
+        [r["low"] for r in ratios],
+        [r["high"] for r in ratios],
+        color=colour,
+        alpha=0.2,
+        linewidth=0,
+    )
+    axes.plot(
+        at, [r["median"] for r in ratios], color=colour, marker=marker, markersize=4, label=label
+    )

@@ -1,11 +1,12 @@
-"""A whole private run against the same number of plain steps: sampling, ledger, checkpoints and evaluation included.
+"""A whole private run against the same number of plain steps: sampling, ledger, checkpoints and
+evaluation included.
 
     python -m benchmarks.end_to_end --epochs 200 --data-dir DIR
 
-The private run is Algorithm 1 with the paper's protocol on MNIST (784-1000-10, batch 600, per-layer clipping at 2),
-with a ledger and checkpoints on disk and twenty evaluations on the test images. The plain steps are what a loop in
-PyTorch takes: shuffled batches, cross-entropy, SGD, no evaluation. The two take turns; the ratio is that of their
-medians.
+The private run is Algorithm 1 with the paper's protocol on MNIST (784-1000-10, batch 600, per-layer
+clipping at 2), with a ledger and checkpoints on disk and twenty evaluations on the test images. The
+plain steps are what a loop in PyTorch takes: shuffled batches, cross-entropy, SGD, no evaluation.
+The two take turns; the ratio is that of their medians.
 """
 
 import argparse
@@ -77,7 +78,9 @@ def plain_steps(train: Images, steps: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--epochs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=1, help="how often each is run")
     parser.add_argument("--data-dir", type=Path, required=True, help="where the folder mnist is")
@@ -85,10 +88,13 @@ def main() -> None:
     options = parser.parse_args()
     data = load_mnist(options.data_dir)
     train, test = (
-        (x.float().flatten(1) / 255, y) for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
+        (x.float().flatten(1) / 255, y)
+        for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
     )
     steps = options.epochs * len(train[0]) // BATCH
-    plan = PrivacyPlan(len(train[0]), BATCH, steps=steps, clipping=Clipping("per-layer", clip_norm=2.0))
+    plan = PrivacyPlan(
+        len(train[0]), BATCH, steps=steps, clipping=Clipping("per-layer", clip_norm=2.0)
+    )
     plan = plan.calibrate(EPSILON, DELTA)
     runs: dict[str, Callable[[], float]] = {
         "plain steps": lambda: plain_steps(train, steps),

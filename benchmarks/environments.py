@@ -53,7 +53,15 @@ def interpreter(peer: Peer) -> Path:
     wanted = json.dumps(peer.requirements)
     if not (ready.exists() and ready.read_text() == wanted):
         venv.create(folder)
-        pip = [sys.executable, "-m", "pip", "--python", python, "--disable-pip-version-check", "--quiet"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "--python",
+            python,
+            "--disable-pip-version-check",
+            "--quiet",
+        ]
         command = [*pip, "install", "-c", ROOT / "constraints.txt", *peer.requirements]
         done = subprocess.run(command, capture_output=True, text=True)
         if done.returncode:
@@ -64,7 +72,12 @@ def interpreter(peer: Peer) -> Path:
 
 def installed(python: Path, packages: tuple[str, ...]) -> dict[str, str]:
     """The versions of these packages in an environment."""
-    script = "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in sys.argv[1:]}))"
-    done = subprocess.run([python, "-c", script, *packages], capture_output=True, text=True, check=True)
+    script = (
+        "import importlib.metadata as m, json, sys; print(json.dumps({n: m.version(n) for n in"
+        " sys.argv[1:]}))"
+    )
+    done = subprocess.run(
+        [python, "-c", script, *packages], capture_output=True, text=True, check=True
+    )
     versions: dict[str, str] = json.loads(done.stdout)
     return versions

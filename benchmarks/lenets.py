@@ -13,7 +13,8 @@ HELD_OUT = 5_000
 
 @dataclass(frozen=True)
 class Protocol:
-    """How a network is trained: Adam, both learning rates falling linearly to 0 over the sparse epochs.
+    """How a network is trained: Adam, both learning rates falling linearly to 0 over the sparse
+    epochs.
 
     Attributes:
         dense_epochs: how long the ordinary network is trained first.
@@ -26,7 +27,8 @@ class Protocol:
         dense_learning_rate: of the ordinary network.
         learning_rate, noise_learning_rate: at the start, of means and biases, and of log σ².
         log_sigma2: log σ² at the start, and of what is left after shrinking.
-        shift: how many pixels a training image is moved at most, to each side, anew whenever it is seen.
+        shift: how many pixels a training image is moved at most, to each side, anew whenever it is
+            seen.
     """
 
     dense_epochs: int
@@ -51,7 +53,9 @@ class Images:
     y: Tensor
 
     def some(self, rows: Tensor, shift: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """These images, each moved at random by up to ``shift`` pixels to each side, and their labels."""
+        """These images, each moved at random by up to ``shift`` pixels to each side, and their
+        labels.
+        """
         x = self.x[rows]
         if shift:
             height, width = x.shape[2:]
@@ -63,7 +67,12 @@ class Images:
 
 def lenet_300_100() -> nn.Sequential:
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(784, 300), nn.ReLU(), nn.Linear(300, 100), nn.ReLU(), nn.Linear(100, 10)
+        nn.Flatten(),
+        nn.Linear(784, 300),
+        nn.ReLU(),
+        nn.Linear(300, 100),
+        nn.ReLU(),
+        nn.Linear(100, 10),
     )
 
 
@@ -79,14 +88,20 @@ def lenet_5() -> nn.Sequential:
 NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], Protocol]] = {
     "lenet-300-100": (
         lenet_300_100,
-        Protocol(8, 60, 6.0, 45, shrinks_per_epoch=1 / 3, enough=58.0, batch_size=250, learning_rate=2e-3),
+        Protocol(
+            8, 60, 6.0, 45, shrinks_per_epoch=1 / 3, enough=58.0, batch_size=250, learning_rate=2e-3
+        ),
     ),
     "lenet-5": (lenet_5, Protocol(4, 32, 2.0, 26, shrinks_per_epoch=2, enough=200.0, shift=1)),
 }
 
 
-def images(random_labels: bool, seed: int, all_images: bool) -> tuple[Images, Images | None, Images]:
-    """What to train on, what is held out (None if all images are trained on), and what to test on."""
+def images(
+    random_labels: bool, seed: int, all_images: bool
+) -> tuple[Images, Images | None, Images]:
+    """What to train on, what is held out (None if all images are trained on), and what to test
+    on.
+    """
     mnist = load_mnist()
     labels = [mnist.train_y, mnist.test_y]
     if random_labels:

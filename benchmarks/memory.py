@@ -12,15 +12,21 @@ from benchmarks.workloads import Step, Workload
 __all__ = ["limit_memory", "peak_mb"]
 
 STEPS = 3
-_STATUS, _CLEAR, _INFO = Path("/proc/self/status"), Path("/proc/self/clear_refs"), Path("/proc/meminfo")
+_STATUS, _CLEAR, _INFO = (
+    Path("/proc/self/status"),
+    Path("/proc/self/clear_refs"),
+    Path("/proc/meminfo"),
+)
 _RESET_PEAK = "5"  # proc(5): reset the peak resident set size to the present one
 
 
 def peak_mb(make: Callable[[Workload], Step], work: Workload) -> float:
-    """How far resident memory rises above what it was before the model and its batch were made, in MB (10⁶ bytes).
+    """How far resident memory rises above what it was before the model and its batch were made, in
+    MB (10⁶ bytes).
 
-    A miniature of the workload takes a step first, so that libraries which are loaded on first use do not count. The
-    kernel's high-water mark is then reset; it sees every page, also of temporaries inside torch's own code.
+    A miniature of the workload takes a step first, so that libraries which are loaded on first use
+    do not count. The kernel's high-water mark is then reset; it sees every page, also of
+    temporaries inside torch's own code.
 
     Args:
         make: builds the system.

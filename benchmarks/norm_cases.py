@@ -1,4 +1,6 @@
-"""Models with one kind of layer each, for comparing per-example gradient norms. Needs torch alone."""
+"""Models with one kind of layer each, for comparing per-example gradient norms. Needs torch
+alone.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,7 +22,8 @@ class Case:
         build: makes the model.
         shape: of one example's input.
         words: whether inputs are numbers of words.
-        batch_first: whether the examples are the first dimension of what the layers see; otherwise the second.
+        batch_first: whether the examples are the first dimension of what the layers see; otherwise
+            the second.
     """
 
     build: Callable[[], nn.Module]
@@ -116,27 +119,45 @@ _BOTH_WAYS = {"num_layers": 2, "bidirectional": True}
 
 CASES: dict[str, Case] = {
     "Linear": Case(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (6,)),
-    "Linear on sequences": Case(lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4, 6)),
+    "Linear on sequences": Case(
+        lambda: nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), (4, 6)
+    ),
     "Conv1d": Case(lambda: _convolution(nn.Conv1d), (4, 12)),
-    "Conv1d, stride, padding, dilation, groups": Case(lambda: _convolution(nn.Conv1d, **_ALL_OPTIONS), (4, 12)),
+    "Conv1d, stride, padding, dilation, groups": Case(
+        lambda: _convolution(nn.Conv1d, **_ALL_OPTIONS), (4, 12)
+    ),
     "Conv2d": Case(lambda: _convolution(nn.Conv2d), (4, 9, 9)),
-    "Conv2d, stride, padding, dilation, groups": Case(lambda: _convolution(nn.Conv2d, **_ALL_OPTIONS), (4, 9, 9)),
+    "Conv2d, stride, padding, dilation, groups": Case(
+        lambda: _convolution(nn.Conv2d, **_ALL_OPTIONS), (4, 9, 9)
+    ),
     "Conv2d, padding same": Case(lambda: _convolution(nn.Conv2d, padding="same"), (4, 6, 6)),
     "Conv3d": Case(lambda: _convolution(nn.Conv3d), (4, 5, 5, 5)),
-    "Conv3d, stride, padding, dilation, groups": Case(lambda: _convolution(nn.Conv3d, **_ALL_OPTIONS), (4, 5, 5, 5)),
-    "Embedding": Case(lambda: nn.Sequential(nn.Embedding(WORDS, 6), nn.Tanh(), nn.Linear(6, 3)), (5,), words=True),
+    "Conv3d, stride, padding, dilation, groups": Case(
+        lambda: _convolution(nn.Conv3d, **_ALL_OPTIONS), (4, 5, 5, 5)
+    ),
+    "Embedding": Case(
+        lambda: nn.Sequential(nn.Embedding(WORDS, 6), nn.Tanh(), nn.Linear(6, 3)), (5,), words=True
+    ),
     "LayerNorm": Case(lambda: _after_linear(nn.LayerNorm(6)), (6,)),
     "LayerNorm on sequences": Case(lambda: _after_linear(nn.LayerNorm(6)), (4, 6)),
     "RMSNorm": Case(lambda: _after_linear(nn.RMSNorm(6)), (6,)),
     "GroupNorm": Case(lambda: _normalised_images(lambda: nn.GroupNorm(3, 6)), (2, 6, 6)),
-    "InstanceNorm2d": Case(lambda: _normalised_images(lambda: nn.InstanceNorm2d(6, affine=True)), (2, 6, 6)),
+    "InstanceNorm2d": Case(
+        lambda: _normalised_images(lambda: nn.InstanceNorm2d(6, affine=True)), (2, 6, 6)
+    ),
     "LSTM": Case(lambda: _recurrent(nn.LSTM), (6, 4)),
     "LSTM, two layers, both directions": Case(lambda: _recurrent(nn.LSTM, **_BOTH_WAYS), (6, 4)),
     "GRU": Case(lambda: _recurrent(nn.GRU), (6, 4)),
     "RNN": Case(lambda: _recurrent(nn.RNN), (6, 4)),
-    "MultiheadAttention, two heads": Case(lambda: SelfAttention(2, batch_first=False), (5, 6), batch_first=False),
-    "MultiheadAttention, one head, batch first": Case(lambda: SelfAttention(1, batch_first=True), (5, 6)),
-    "MultiheadAttention, two heads, batch first": Case(lambda: SelfAttention(2, batch_first=True), (5, 6)),
+    "MultiheadAttention, two heads": Case(
+        lambda: SelfAttention(2, batch_first=False), (5, 6), batch_first=False
+    ),
+    "MultiheadAttention, one head, batch first": Case(
+        lambda: SelfAttention(1, batch_first=True), (5, 6)
+    ),
+    "MultiheadAttention, two heads, batch first": Case(
+        lambda: SelfAttention(2, batch_first=True), (5, 6)
+    ),
     "one layer used twice": Case(Reused, (5,)),
     "weight tied between layers": Case(Tied, (5,), words=True),
 }

@@ -2,8 +2,9 @@
 
     make opacus-norms           or: python -m benchmarks.opacus_norms
 
-Ours come from ``clipped_grad``. Weights and batch go through files to Opacus' own environment, which gives back the
-norms of its hooks and of its ghost clipping. Written to benchmarks/results/opacus-norms.json.
+Ours come from ``clipped_grad``. Weights and batch go through files to Opacus' own environment,
+which gives back the norms of its hooks and of its ghost clipping. Written to
+benchmarks/results/opacus-norms.json.
 """
 
 import json
@@ -45,7 +46,10 @@ def table(results: dict[str, Any]) -> str:
     """Markdown: the largest relative difference for each layer and both of Opacus' ways."""
     lines = ["| layer | Opacus, hooks | Opacus, ghost |", "|---|---|---|"]
     for name, found in results["layers"].items():
-        cells = [value if isinstance(value, str) else f"{value:.0e}" if value else "0" for value in found.values()]
+        cells = [
+            value if isinstance(value, str) else f"{value:.0e}" if value else "0"
+            for value in found.values()
+        ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -57,7 +61,10 @@ def main() -> int:
         for place, case in enumerate(CASES.values()):
             _hand_over(case, Path(folder) / f"{place}.npz")
         done = subprocess.run(
-            [python, "-m", "benchmarks.peers.opacus_norms", folder], cwd=ROOT, stdout=subprocess.PIPE, check=True
+            [python, "-m", "benchmarks.peers.opacus_norms", folder],
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            check=True,
         )
     theirs = json.loads(done.stdout.splitlines()[-1])
     layers = {}

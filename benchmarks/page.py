@@ -1,4 +1,6 @@
-"""Write the performance page and its figures from the latest results: ``python -m benchmarks.page``."""
+"""Write the performance page and its figures from the latest results: ``python -m
+benchmarks.page``.
+"""
 
 import sys
 from pathlib import Path
@@ -43,8 +45,8 @@ def _circumstances(results: Results) -> str:
     clock = {"wall": "elapsed time", "cpu": "processor time"}[results["clock"]]
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
-        f"{results['date'][:10]}, {machine['processor']}, {machine['cores']} cores, {results['threads']} torch "
-        f"threads, {clock}. {software}. Noise: {results['noise']}."
+        f"{results['date'][:10]}, {machine['processor']}, {machine['cores']} cores,"
+        f" {results['threads']} torch threads, {clock}. {software}. Noise: {results['noise']}."
     )
 
 
@@ -108,7 +110,11 @@ def _shares(results: Results) -> str:
 
 def _growth(what: str, found: Results) -> str:
     rows = [
-        (str(size), f"{ms:.3g}", *(_number(found["ratios"][system][place]["median"]) for system in ("dpsgd", "dpvd")))
+        (
+            str(size),
+            f"{ms:.3g}",
+            *(_number(found["ratios"][system][place]["median"]) for system in ("dpsgd", "dpvd")),
+        )
         for place, (size, ms) in enumerate(zip(found["at"], found["ms"], strict=True))
     ]
     return f"{found['network']}:\n\n" + table((what, "plain ms", "DP-SGD", "Algorithm 1"), rows)

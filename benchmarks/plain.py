@@ -17,10 +17,14 @@ def plain(work: Workload) -> Step:
 
 
 def plain_channels_last(work: Workload) -> Step:
-    """The same with the channels of images last in memory, which oneDNN's convolutions like better."""
+    """The same with the channels of images last in memory, which oneDNN's convolutions like
+    better.
+    """
     x, y = work.data()
     return _sgd(
-        work.network().to(memory_format=torch.channels_last), x.contiguous(memory_format=torch.channels_last), y
+        work.network().to(memory_format=torch.channels_last),
+        x.contiguous(memory_format=torch.channels_last),
+        y,
     )
 
 

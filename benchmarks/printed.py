@@ -1,6 +1,8 @@
-"""Algorithm 1 with a switch for each point that can be read in more than one way: for measuring, not for use.
+"""Algorithm 1 with a switch for each point that can be read in more than one way: for measuring,
+not for use.
 
-Most settings of the switches are not private, which is what is to be shown; the package itself has no such switches.
+Most settings of the switches are not private, which is what is to be shown; the package itself has
+no such switches.
 The network is the paper's, one hidden layer of ReLU units, with gradients written out by hand.
 """
 
@@ -39,10 +41,12 @@ class Reading:
     Args:
         learning_rate, gamma: η₀ and γ of η₀/t^γ, t the number of the epoch.
         sum_noise: standard deviation of the noise on the sum of clipped gradients.
-        weight_noise: standard deviation of noise that is added to the weights in every step, whatever η and S.
-        carried: whether the next step starts from the noisy value. If not, the noise that a step would have carried
-            is added to what comes out at the end, and nowhere else.
-        forward: whether the forward pass samples weights with the noise of the update, ζ = η · sum_noise / S.
+        weight_noise: standard deviation of noise that is added to the weights in every step,
+            whatever η and S.
+        carried: whether the next step starts from the noisy value. If not, the noise that a step
+            would have carried is added to what comes out at the end, and nowhere else.
+        forward: whether the forward pass samples weights with the noise of the update, ζ = η ·
+            sum_noise / S.
         kl: where the KL term to the log-uniform prior is.
         clip_norm: C of each layer.
     """
@@ -87,7 +91,9 @@ def train(run: PreparedRun, reading: Reading, *, without: int | None = None) -> 
         without: the row of an example to leave out of every batch: a neighbouring data set.
     """
     plan, generator = run.plan, torch.Generator().manual_seed(plan_seed(run))
-    weights = [parameter.detach().clone() for parameter in run.network.build(plan_seed(run)).parameters()]
+    weights = [
+        parameter.detach().clone() for parameter in run.network.build(plan_seed(run)).parameters()
+    ]
     rows = torch.arange(plan.examples)
     data = (run.network.inputs(run.dataset.train_x), run.dataset.train_y, rows)
     totals = torch.zeros(3, 2)
@@ -105,7 +111,10 @@ def train(run: PreparedRun, reading: Reading, *, without: int | None = None) -> 
             pull = pulls[layer]
             totals[:, layer] += torch.tensor(
                 [
-                    (norms > reading.clip_norm).float().mean().nan_to_num(0.0),  # an empty batch has no mean
+                    (norms > reading.clip_norm)
+                    .float()
+                    .mean()
+                    .nan_to_num(0.0),  # an empty batch has no mean
                     factors.mean().nan_to_num(1.0),
                     0.0 if pull is None else pull.norm(),
                 ]
@@ -116,11 +125,15 @@ def train(run: PreparedRun, reading: Reading, *, without: int | None = None) -> 
                 weight_sum += factors.sum() * pull
             if reading.kl is KL.OUTSIDE and pull is not None:
                 weights[2 * layer].sub_(rate * pull)
-            for parameter, total in zip(weights[2 * layer : 2 * layer + 2], (weight_sum, bias_sum), strict=True):
+            for parameter, total in zip(
+                weights[2 * layer : 2 * layer + 2], (weight_sum, bias_sum), strict=True
+            ):
                 parameter.sub_(rate / plan.batch_size * total)
                 if reading.carried:
                     parameter.add_(zeta * torch.randn(parameter.shape, generator=generator))
-                    parameter.add_(reading.weight_noise * torch.randn(parameter.shape, generator=generator))
+                    parameter.add_(
+                        reading.weight_noise * torch.randn(parameter.shape, generator=generator)
+                    )
     released = weights
     if not reading.carried:
         noise = zetas[-1] + reading.weight_noise
@@ -128,7 +141,9 @@ def train(run: PreparedRun, reading: Reading, *, without: int | None = None) -> 
     test_x = run.network.inputs(run.dataset.test_x)
     right = _outputs(released, test_x, 0.0, generator)[-1].argmax(1) == run.dataset.test_y
     clipped, factor, pull_norms = (totals / plan.steps).tolist()
-    return Outcome(right.double().mean().item(), weights, (zetas[0], zetas[-1]), clipped, factor, pull_norms)
+    return Outcome(
+        right.double().mean().item(), weights, (zetas[0], zetas[-1]), clipped, factor, pull_norms
+    )
 
 
 def learning_rates(run: PreparedRun, reading: Reading) -> Iterator[float]:
@@ -141,9 +156,11 @@ def learning_rates(run: PreparedRun, reading: Reading) -> Iterator[float]:
 def gradients(
     weights: list[Tensor], x: Tensor, y: Tensor, zeta: float, generator: torch.Generator
 ) -> list[tuple[Tensor, Tensor]]:
-    """By layer, its inputs and the gradients of each example's loss by its outputs: [B, in] and [B, out].
+    """By layer, its inputs and the gradients of each example's loss by its outputs: [B, in] and [B,
+    out].
 
-    An example's gradient by the weight is the outer product of its two rows, and by the bias the second of them.
+    An example's gradient by the weight is the outer product of its two rows, and by the bias the
+    second of them.
     """
     with torch.enable_grad():
         hidden, outputs = _outputs(weights, x, zeta, generator, watched=True)
@@ -161,7 +178,9 @@ def plan_seed(run: PreparedRun) -> int:
 def _outputs(
     weights: list[Tensor], x: Tensor, zeta: float, generator: torch.Generator, watched: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What the two layers put out, sampled with local reparameterisation: a sum over weights of variance ζ²."""
+    """What the two layers put out, sampled with local reparameterisation: a sum over weights of
+    variance ζ².
+    """
     first, first_bias, second, second_bias = weights
     hidden = _sampled(F.linear(x, first, first_bias), x, zeta, generator).requires_grad_(watched)
     active = hidden.relu()
@@ -171,11 +190,17 @@ def _outputs(
 def _sampled(mean: Tensor, inputs: Tensor, zeta: float, generator: torch.Generator) -> Tensor:
     if zeta == 0:
         return mean
-    return mean + zeta * inputs.norm(dim=1, keepdim=True) * torch.randn(mean.shape, generator=generator)
+    return mean + zeta * inputs.norm(dim=1, keepdim=True) * torch.randn(
+        mean.shape, generator=generator
+    )
 
 
-def _clip(inputs: Tensor, outputs: Tensor, pull: Tensor | None, clip_norm: float) -> tuple[Tensor, Tensor]:
-    """What each example's gradient of a layer is multiplied by, and its norm; with the KL gradient in it if given."""
+def _clip(
+    inputs: Tensor, outputs: Tensor, pull: Tensor | None, clip_norm: float
+) -> tuple[Tensor, Tensor]:
+    """What each example's gradient of a layer is multiplied by, and its norm; with the KL gradient
+    in it if given.
+    """
     squares = outputs.square().sum(1) * (inputs.square().sum(1) + 1)
     if pull is not None:
         squares = squares + 2 * ((outputs @ pull) * inputs).sum(1) + pull.square().sum()

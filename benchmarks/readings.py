@@ -1,10 +1,11 @@
-"""What each way of reading the paper leads to, measured on DIGITS: ``python -m benchmarks.readings``.
+"""What each way of reading the paper leads to, measured on DIGITS: ``python -m
+benchmarks.readings``.
 
-Trains the paper's network for the paper's 100 epochs with Algorithm 1 read in several ways, computes what they cost in
-privacy, and writes ``readings.json`` beside the records of the reproduction, from which it takes the tuned learning
-rates and the runs without privacy. A quarter of an hour on one core; a point that is there already
-is kept, unless it was measured with other settings. ``python -m benchmarks.reproduction_page`` then
-fills in the page.
+Trains the paper's network for the paper's 100 epochs with Algorithm 1 read in several ways,
+computes what they cost in privacy, and writes ``readings.json`` beside the records of the
+reproduction, from which it takes the tuned learning rates and the runs without privacy. A quarter
+of an hour on one core; a point that is there already is kept, unless it was measured with other
+settings. ``python -m benchmarks.reproduction_page`` then fills in the page.
 """
 
 import argparse
@@ -114,7 +115,9 @@ def _carried(schedule: Schedule) -> dict[str, Any]:
     whole = _outcome(small, 0)
     distances = [_distance(whole, train(_run(0), small, without=row)) for row in NEIGHBOURS]
     travelled = sum(learning_rates(_run(0), small))
-    reach = 2 * SENSITIVITY * travelled  # from then on every gradient may differ, by at most twice its bound
+    reach = (
+        2 * SENSITIVITY * travelled
+    )  # from then on every gradient may differ, by at most twice its bound
     last = whole.zetas[1]
     return {
         "neighbours": len(distances),
@@ -147,10 +150,15 @@ def _tied(schedules: dict[str, Schedule]) -> dict[str, Any]:
             "first": first,
             "last": last,
             "together": math.sqrt(
-                sum((rate * _noise_for_one() / 100) ** 2 for rate in learning_rates(_run(0), without))
+                sum(
+                    (rate * _noise_for_one() / 100) ** 2
+                    for rate in learning_rates(_run(0), without)
+                )
             ),
             "weights": [weight.square().mean().sqrt().item() for weight in outcome.weights[::2]],
-            "noise_larger": [(weight.abs() < last).double().mean().item() for weight in outcome.weights[::2]],
+            "noise_larger": [
+                (weight.abs() < last).double().mean().item() for weight in outcome.weights[::2]
+            ],
             "without": _accuracy(without),
             "sampled": _accuracy(sampled),
         }
@@ -165,7 +173,9 @@ def _layers() -> list[dict[str, Any]]:
             plan = _plan(protocol).calibrate(claimed, DELTA)
             assert plan.noise_multiplier is not None
             forgotten = replace(plan, noise_multiplier=plan.noise_multiplier / math.sqrt(LAYERS))
-            rows.append({"dataset": protocol.dataset, "claimed": claimed, "true": forgotten.epsilon(DELTA)})
+            rows.append(
+                {"dataset": protocol.dataset, "claimed": claimed, "true": forgotten.epsilon(DELTA)}
+            )
     return rows
 
 
@@ -214,7 +224,8 @@ def _schedule(folder: Folder) -> dict[str, Any]:
         cell = results.cell(DIGITS_100, "NP", variant, None)
         if cell is None:
             raise DpvdError(
-                f"{folder.path} has no runs without privacy: run dpvd reproduce table1 --dataset digits first"
+                f"{folder.path} has no runs without privacy: run dpvd reproduce table1 --dataset"
+                " digits first"
             )
         found[str(variant)] = {"mean": cell.mean, "spread": cell.spread, "runs": cell.runs}
     return found
@@ -222,7 +233,9 @@ def _schedule(folder: Folder) -> dict[str, Any]:
 
 @cache
 def _run(seed: int, epsilon: float = 1.0) -> PreparedRun:
-    return prepare(make_spec(DIGITS_100, "DPVD-PLD", Variant.AS_PRINTED, epsilon, seed), load("digits"))
+    return prepare(
+        make_spec(DIGITS_100, "DPVD-PLD", Variant.AS_PRINTED, epsilon, seed), load("digits")
+    )
 
 
 @cache
@@ -246,11 +259,15 @@ def _noise_for(epsilon: float) -> float:
 
 def _plan(protocol: Protocol) -> PrivacyPlan:
     examples = EXAMPLES[protocol.dataset]
-    return PrivacyPlan(examples=examples, batch_size=protocol.batch_size, epochs=float(protocol.epochs))
+    return PrivacyPlan(
+        examples=examples, batch_size=protocol.batch_size, epochs=float(protocol.epochs)
+    )
 
 
 def _distance(first: Outcome, second: Outcome) -> float:
-    squares = [(a - b).double().square().sum() for a, b in zip(first.weights, second.weights, strict=True)]
+    squares = [
+        (a - b).double().square().sum() for a, b in zip(first.weights, second.weights, strict=True)
+    ]
     return torch.stack(squares).sum().sqrt().item()
 
 

@@ -31,26 +31,34 @@ def load(folder: Folder) -> Measured | None:
 
 
 def filled_in(page: str, measured: Measured) -> str:
-    """The page with every block between ``<!-- measured: x -->`` and ``<!-- end -->`` as the measurements have it.
+    """The page with every block between ``<!-- measured: x -->`` and ``<!-- end -->`` as the
+    measurements have it.
 
     Raises:
         DpvdError: if a point has no block, or a block no measurement.
     """
     names = [match[1] for match in BLOCK.findall(page)]
     if sorted(names) != sorted(WORDS):
-        raise DpvdError(f"blocks for {', '.join(sorted(WORDS))} are expected, each once; found {', '.join(names)}")
-    return BLOCK.sub(lambda block: f"{block[1]}\n{_wrapped(WORDS[block[2]](measured))}\n{block[3]}", page)
+        raise DpvdError(
+            f"blocks for {', '.join(sorted(WORDS))} are expected, each once; found"
+            f" {', '.join(names)}"
+        )
+    return BLOCK.sub(
+        lambda block: f"{block[1]}\n{_wrapped(WORDS[block[2]](measured))}\n{block[3]}", page
+    )
 
 
 def _scale(measured: Measured) -> str:
     m = measured["scale"]
     return (
-        f"*Measured.* σ = 2.97 is published for ε = 1 on DIGITS. On every weight in every step, that is noise of "
-        f"{m['noise']:.1f}, and of {m['after_all_steps']:.0f} after all {m['steps']:,} steps, on weights that begin at "
-        f"{m['initial_weight']:.2g}: {_percent(m['on_weights'])}, where guessing gives 10 %. The same noise on the sum "
-        f"gives {_percent(m['on_sum'])} at ε = {round_up(m['on_sum_epsilon'])} (by `pld`, two layers clipped); noise "
-        f"of {m['for_one_noise']:.1f}, which ε = 1 takes, gives {_percent(m['for_one'])}. All with the printed "
-        f"learning rate, without KL term and dropout noise; {_runs(measured)}."
+        "*Measured.* σ = 2.97 is published for ε = 1 on DIGITS. On every weight in every step,"
+        f" that is noise of {m['noise']:.1f}, and of {m['after_all_steps']:.0f} after all"
+        f" {m['steps']:,} steps, on weights that begin at {m['initial_weight']:.2g}:"
+        f" {_percent(m['on_weights'])}, where guessing gives 10 %. The same noise on the sum gives"
+        f" {_percent(m['on_sum'])} at ε = {round_up(m['on_sum_epsilon'])} (by `pld`, two layers"
+        f" clipped); noise of {m['for_one_noise']:.1f}, which ε = 1 takes, gives"
+        f" {_percent(m['for_one'])}. All with the printed learning rate, without KL term and"
+        f" dropout noise; {_runs(measured)}."
     )
 
 
@@ -58,16 +66,16 @@ def _carried(measured: Measured) -> str:
     m = measured["carried"]
     small, printed = m["small"], m["printed"]
     return (
-        f"*Measured.* Without noise on the way, training on DIGITS and on DIGITS less one example, with the same "
-        f"batches, ends up to {m['distance']:.2g} apart ({m['neighbours']} examples tried; median "
-        f"{m['distance_median']:.2g}). If what is released carries the noise of the last step alone, ζ = "
-        f"{small['noise']:.2g} at ε = 1, whoever knows the batches tells the two apart: no ε below "
-        f"{_large(small['epsilon'])} is true of it ({_percent(small['accuracy'])}). The printed noise of "
-        f"{printed['noise']:.1f}, added once, hides those pairs (ε = {round_up(printed['epsilon'])}), but "
-        f"nothing is left of the network ({_percent(printed['accuracy'])}), and ε = 1 cannot be promised "
-        "either: once one gradient has "
-        f"differed all later ones may, by up to {m['reach']:.0f} over the run, for which ε is "
-        f"{round_up(printed['epsilon_reach'])}."
+        "*Measured.* Without noise on the way, training on DIGITS and on DIGITS less one example,"
+        f" with the same batches, ends up to {m['distance']:.2g} apart ({m['neighbours']} examples"
+        f" tried; median {m['distance_median']:.2g}). If what is released carries the noise of the"
+        f" last step alone, ζ = {small['noise']:.2g} at ε = 1, whoever knows the batches tells the"
+        f" two apart: no ε below {_large(small['epsilon'])} is true of it"
+        f" ({_percent(small['accuracy'])}). The printed noise of {printed['noise']:.1f}, added"
+        f" once, hides those pairs (ε = {round_up(printed['epsilon'])}), but nothing is left of the"
+        f" network ({_percent(printed['accuracy'])}), and ε = 1 cannot be promised either: once one"
+        f" gradient has differed all later ones may, by up to {m['reach']:.0f} over the run, for"
+        f" which ε is {round_up(printed['epsilon_reach'])}."
     )
 
 
@@ -102,10 +110,13 @@ def _tied(measured: Measured) -> str:
 
 
 def _layers(measured: Measured) -> str:
-    rows = [(row["dataset"].upper(), f"{row['claimed']:g}", round_up(row["true"])) for row in measured["layers"]]
+    rows = [
+        (row["dataset"].upper(), f"{row['claimed']:g}", round_up(row["true"]))
+        for row in measured["layers"]
+    ]
     return (
-        "*Measured.* What noise calibrated for one clip (by `pld`, at the paper's lengths) is worth when two "
-        f"layers are clipped:\n\n{table(('data', 'ε claimed', 'ε by `pld`'), rows)}"
+        "*Measured.* What noise calibrated for one clip (by `pld`, at the paper's lengths) is"
+        f" worth when two layers are clipped:\n\n{table(('data', 'ε claimed', 'ε by `pld`'), rows)}"
     )
 
 
@@ -116,20 +127,29 @@ def _kl(measured: Measured) -> str:
         for kl, where in words.items():
             m = measured["kl"][name][kl]
             pull = "–" if kl == "none" else _pair(m["pull"], "{:.3g}")
-            rows.append((schedule, where, _percent(m["accuracy"]), pull, _pair(m["factor"], "{:.2f}")))
-    header = ("learning rate", "KL term", "accuracy", "norm of its gradient over N", "clip factor, mean")
+            rows.append(
+                (schedule, where, _percent(m["accuracy"]), pull, _pair(m["factor"], "{:.2f}"))
+            )
+    header = (
+        "learning rate",
+        "KL term",
+        "accuracy",
+        "norm of its gradient over N",
+        "clip factor, mean",
+    )
     return (
-        "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower bound; "
-        f"{_runs(measured)}:\n\n{table(header, rows)}"
+        "*Measured* at ε = 1, by layer, with dropout noise and the full weight 1 of the lower"
+        f" bound; {_runs(measured)}:\n\n{table(header, rows)}"
     )
 
 
 def _schedule(measured: Measured) -> str:
     m = measured["schedule"]
     return (
-        f"*Measured* on DIGITS without privacy, in the paper's 100 epochs: {_percent(m['as-printed'])} as printed, "
-        f"{_percent(m['tuned'])} tuned, where the paper prints {100 * m['published']:.2f} %; "
-        f"{m['as-printed']['runs']} runs. With privacy: [Reproduction](reproduction.md)."
+        "*Measured* on DIGITS without privacy, in the paper's 100 epochs:"
+        f" {_percent(m['as-printed'])} as printed, {_percent(m['tuned'])} tuned, where the paper"
+        f" prints {100 * m['published']:.2f} %; {m['as-printed']['runs']} runs. With privacy:"
+        " [Reproduction](reproduction.md)."
     )
 
 

@@ -1,7 +1,9 @@
-"""Write the documentation of the reproduction from its records: ``python -m benchmarks.reproduction_page``.
+"""Write the documentation of the reproduction from its records: ``python -m
+benchmarks.reproduction_page``.
 
-Redraws tables and figures in ``reproduction/``, writes ``docs/reproduction.md`` with its figures, and fills in what was
-measured in ``docs/how-we-read-the-paper.md``. Runs nothing; equal records give equal bytes.
+Redraws tables and figures in ``reproduction/``, writes ``docs/reproduction.md`` with its figures,
+and fills in what was measured in ``docs/how-we-read-the-paper.md``. Runs nothing; equal records
+give equal bytes.
 """
 
 from collections import Counter
@@ -46,10 +48,14 @@ def main() -> None:
 def documents(folder: Folder, artefacts: Artefacts) -> Mapping[str, bytes]:
     """By their place in the documentation, the files that are made from a reproduction."""
     made = {"reproduction.md": _page(folder, artefacts).encode()}
-    made |= {f"{FIGURES}/{drawing.name}.svg": svg_bytes(drawing.figure) for drawing in artefacts.drawings}
+    made |= {
+        f"{FIGURES}/{drawing.name}.svg": svg_bytes(drawing.figure) for drawing in artefacts.drawings
+    }
     measured = load(folder)
     if measured is not None:
-        made[READINGS_PAGE.name] = filled_in(READINGS_PAGE.read_text(encoding="utf-8"), measured).encode()
+        made[READINGS_PAGE.name] = filled_in(
+            READINGS_PAGE.read_text(encoding="utf-8"), measured
+        ).encode()
     return made
 
 
@@ -60,7 +66,9 @@ def _page(folder: Folder, artefacts: Artefacts) -> str:
         summary=_body(summary),
         summary_note=summary.note,
         runs=_runs(folder.records_of(artefacts.protocols), artefacts),
-        tables="\n\n".join([f"## {table1.title}\n\n{table1.note}", *_by_protocol(table1, artefacts)]),
+        tables="\n\n".join(
+            [f"## {table1.title}\n\n{table1.note}", *_by_protocol(table1, artefacts)]
+        ),
         figures="\n\n".join(map(_figure, artefacts.drawings)),
         claims=as_markdown(claims).strip(),
         tuning=as_markdown(tuning).strip(),
@@ -76,7 +84,9 @@ def _runs(records: Sequence[Record], artefacts: Artefacts) -> str:
         length = "the paper's" if protocol.as_in_paper else "not the paper's"
         cells, seeds = _done(protocol, of)
         rows.append((protocol.words, length, len(of), cells, seeds, f"{minutes:.0f} min"))
-    versions = sorted({f"{name} {version}" for record in records for name, version in record.versions.items()})
+    versions = sorted(
+        {f"{name} {version}" for record in records for name, version in record.versions.items()}
+    )
     verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items())
     header = (
         "protocol",
@@ -113,7 +123,9 @@ def _cell(spec: Spec) -> tuple[object, ...]:
 
 
 def _by_protocol(whole: Table, artefacts: Artefacts) -> list[str]:
-    """Table 1 in parts, one for each protocol, without the column that then says the same in every row."""
+    """Table 1 in parts, one for each protocol, without the column that then says the same in every
+    row.
+    """
     parts = []
     for protocol in artefacts.protocols:
         rows = tuple(row[1:] for row in whole.rows if row[0] == protocol.name)
@@ -133,7 +145,8 @@ def _body(whole: Table) -> str:
 
 
 def _figure(drawing: Drawing) -> str:
-    return f"### {drawing.title}\n\n![{drawing.title}]({FIGURES}/{drawing.name}.svg)\n\n{drawing.caption}"
+    picture = f"![{drawing.title}]({FIGURES}/{drawing.name}.svg)"
+    return f"### {drawing.title}\n\n{picture}\n\n{drawing.caption}"
 
 
 if __name__ == "__main__":

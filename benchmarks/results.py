@@ -26,15 +26,19 @@ Times = dict[str, list[float]]
 Results = dict[str, Any]
 """date, machine, versions, clock, threads; ``workloads``: name to
 ``{batch, parameters, variational, rounds, runs, systems, shares}``;
-``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed: reason}``;
-``growth``: what grows to ``{at, ratios}``."""
+``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed:
+reason}``; ``growth``: what grows to ``{at, ratios}``."""
 
 
 def circumstances(clock: Clock, threads: int) -> Results:
     """When, where and with what the figures were measured."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": {"processor": _processor(), "cores": os.cpu_count(), "platform": platform.platform()},
+        "machine": {
+            "processor": _processor(),
+            "cores": os.cpu_count(),
+            "platform": platform.platform(),
+        },
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,
@@ -57,7 +61,9 @@ def entry(times: Times, system: str, baselines: tuple[str, ...]) -> Results:
         "ms_quartiles": [own.low, own.high],
         "ratio": ratio.median,
         "ratio_quartiles": [ratio.low, ratio.high],
-        "ratio_to": {base: ratios(times, base)[system].median for base in baselines if base in times},
+        "ratio_to": {
+            base: ratios(times, base)[system].median for base in baselines if base in times
+        },
     }
 
 
@@ -69,7 +75,9 @@ def load(path: Path) -> Results:
 def save(path: Path, results: Results) -> None:
     """Write the figures; they are rounded to what was measured."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(_rounded(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    path.write_text(
+        json.dumps(_rounded(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
+    )
 
 
 def _rounded(value: Any) -> Any:
@@ -83,7 +91,11 @@ def _rounded(value: Any) -> Any:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     names = (
-        [line.split(":", 1)[1] for line in info.read_text().splitlines() if line.startswith("model name")]
+        [
+            line.split(":", 1)[1]
+            for line in info.read_text().splitlines()
+            if line.startswith("model name")
+        ]
         if (info.exists())
         else []
     )

@@ -1,7 +1,7 @@
 """Measure everything and write it down.
 
-    make bench              all workloads, all systems, growth and other libraries: benchmarks/results/latest.json
-    make bench-quick        all workloads, our systems only, few rounds, no memory: benchmarks/results/quick.json
+    make bench              all workloads, systems, growth, other libraries: results/latest.json
+    make bench-quick        all workloads, our systems, few rounds, no memory: results/quick.json
     make bench-peers        the other libraries again, into the latest results
 
 On a busy machine: --clock cpu --threads 1.
@@ -38,8 +38,9 @@ class Settings:
 
     Args:
         rounds, seconds: of all runs together, whichever ends it first.
-        runs: how many interleaved runs, each with a new process for every system. Where operands lie in memory makes a
-            product of matrices up to a fifth faster or slower, for as long as a process lives.
+        runs: how many interleaved runs, each with a new process for every system. Where operands
+            lie in memory makes a product of matrices up to a fifth faster or slower, for as long as
+            a process lives.
         peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
         clock, threads: as for ``benchmarks.child``.
@@ -55,7 +56,9 @@ class Settings:
 
 
 FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, runs=2)
-FAST = Settings(rounds=60, seconds=6.0, peaks=0, profiled=0)  # starting a process takes several seconds
+FAST = Settings(
+    rounds=60, seconds=6.0, peaks=0, profiled=0
+)  # starting a process takes several seconds
 
 
 def ours(name: str, settings: Settings) -> Results:
@@ -76,7 +79,9 @@ def ours(name: str, settings: Settings) -> Results:
         "rounds": len(times["plain"]),
         "runs": settings.runs,
         "systems": entries,
-        "shares": {system: _shares(settings, name, system) for system in PRIVATE if settings.profiled},
+        "shares": {
+            system: _shares(settings, name, system) for system in PRIVATE if settings.profiled
+        },
     }
 
 
@@ -85,7 +90,9 @@ def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) ->
     found: dict[str, Results] = {}
     for peer in libraries:
         for system in peer.systems:
-            found[system] = _or_reason(lambda peer=peer, system=system: _peer(peer, system, name, settings))
+            found[system] = _or_reason(
+                lambda peer=peer, system=system: _peer(peer, system, name, settings)
+            )
     return found
 
 
@@ -98,7 +105,10 @@ def growth(what: Growth, settings: Settings) -> Results:
         "network": what.network,
         "at": list(what.at),
         "ms": [median(run["plain"]) for run in runs],
-        "ratios": {system: [ratios(run, "plain")[system].to_dict() for run in runs] for system in systems[1:]},
+        "ratios": {
+            system: [ratios(run, "plain")[system].to_dict() for run in runs]
+            for system in systems[1:]
+        },
     }
 
 
@@ -115,7 +125,9 @@ def main(arguments: list[str] | None = None) -> int:
         options.threads,
     )
     output = options.output or (QUICK if options.quick else LATEST)
-    results = load(output) if options.peers_only else circumstances(settings.clock, settings.threads)
+    results = (
+        load(output) if options.peers_only else circumstances(settings.clock, settings.threads)
+    )
     for name in options.workloads:
         if not options.peers_only:
             _say(f"{name}: plain and ours")
@@ -145,7 +157,11 @@ def _peer(peer: Peer, system: str, name: str, settings: Settings) -> Results:
 
 
 def _times(
-    settings: Settings, name: str, *systems: str, more: tuple[str, ...] = (), python: Path | None = None
+    settings: Settings,
+    name: str,
+    *systems: str,
+    more: tuple[str, ...] = (),
+    python: Path | None = None,
 ) -> Times:
     """Of several interleaved runs, one after the other, with new processes for each."""
     total: Times = {system: [] for system in systems}
@@ -156,7 +172,11 @@ def _times(
 
 
 def _interleaved(
-    settings: Settings, name: str, systems: tuple[str, ...], more: tuple[str, ...], python: Path | None
+    settings: Settings,
+    name: str,
+    systems: tuple[str, ...],
+    more: tuple[str, ...],
+    python: Path | None,
 ) -> Times:
     options = (*more, "--clock", settings.clock, "--threads", settings.threads)
     takers = {system: Taking(name, system, *options, python=python) for system in systems}
@@ -170,7 +190,9 @@ def _interleaved(
             taker.end()
 
 
-def _peak(settings: Settings, name: str, system: str, *more: str, python: Path | None = None) -> float:
+def _peak(
+    settings: Settings, name: str, system: str, *more: str, python: Path | None = None
+) -> float:
     """The median of several fresh processes."""
     one = ("peak", name, system, *more, "--threads", settings.threads)
     return median(child(*one, python=python) for _ in range(settings.peaks))
@@ -194,7 +216,9 @@ def _versions() -> dict[str, str]:
     """Of the other libraries that could be installed."""
     found: dict[str, str] = {}
     for peer in PEERS:
-        names = tuple(requirement.split("==")[0] for requirement in peer.requirements if "==" in requirement)
+        names = tuple(
+            requirement.split("==")[0] for requirement in peer.requirements if "==" in requirement
+        )
         try:
             found |= installed(interpreter(peer), names)
         except NoResult as reason:
@@ -207,9 +231,13 @@ def _say(text: str) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     kind = parser.add_mutually_exclusive_group()
-    kind.add_argument("--quick", action="store_true", help="our systems only, few rounds, no memory")
+    kind.add_argument(
+        "--quick", action="store_true", help="our systems only, few rounds, no memory"
+    )
     kind.add_argument("--peers-only", action="store_true", help="measure the other libraries again")
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="at most this many for each interleaved run")

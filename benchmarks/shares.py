@@ -36,9 +36,10 @@ _WARM_UP = 3
 def shares(step: Step, steps: int) -> dict[str, float]:
     """The share of each piece in the time of a step; they add up to 1.
 
-    Python calls back at every call and return of a function; time is charged to the innermost function that is one of
-    ``PIECES`` (the outermost of the ``CLOSED`` ones). That costs well below a microsecond for each call, some per cent
-    of the shortest step, which fall on the pieces with many calls.
+    Python calls back at every call and return of a function; time is charged to the innermost
+    function that is one of ``PIECES`` (the outermost of the ``CLOSED`` ones). That costs well below
+    a microsecond for each call, some per cent of the shortest step, which fall on the pieces with
+    many calls.
 
     Args:
         step: takes one step.
@@ -50,7 +51,10 @@ def shares(step: Step, steps: int) -> dict[str, float]:
         for _ in range(steps):
             step()
     total = sum(spent.values())
-    return {piece: spent.get(piece, 0.0) / total for piece in [*dict.fromkeys(name for name, _, _ in PIECES), REST]}
+    return {
+        piece: spent.get(piece, 0.0) / total
+        for piece in [*dict.fromkeys(name for name, _, _ in PIECES), REST]
+    }
 
 
 @contextmanager

@@ -28,7 +28,8 @@ class Run:
 
 
 class Log:
-    """A file that says what happened in every epoch, and beside it, while the run lasts, a checkpoint.
+    """A file that says what happened in every epoch, and beside it, while the run lasts, a
+    checkpoint.
 
     Guarantees: the file is JSON in the strict sense: no infinities.
 
@@ -66,6 +67,11 @@ class Log:
     def _write(self, run: Run, result: dict[str, Any] | None) -> None:
         assert self.path is not None
         fields = {**self.about, "result": result}
-        head = [f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}" for name, value in fields.items()]
-        epochs = ",\n  ".join(json.dumps(record, allow_nan=False) for record in run.history)  # a line for each
+        head = [
+            f"{json.dumps(name)}: {json.dumps(value, allow_nan=False)}"
+            for name, value in fields.items()
+        ]
+        epochs = ",\n  ".join(
+            json.dumps(record, allow_nan=False) for record in run.history
+        )  # a line for each
         self.path.write_text("{" + ",\n ".join([*head, f'"history": [\n  {epochs}\n ]']) + "}\n")

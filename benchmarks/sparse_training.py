@@ -1,4 +1,6 @@
-"""Sparse variational dropout without privacy: train a dense network, make it variational, train on and shrink."""
+"""Sparse variational dropout without privacy: train a dense network, make it variational, train on
+and shrink.
+"""
 
 import copy
 import time
@@ -15,9 +17,16 @@ from benchmarks.sparse_log import Log, Run
 
 
 def train(
-    make: Callable[[], nn.Sequential], protocol: Protocol, data: Images, held_out: Images | None, seed: int, log: Log
+    make: Callable[[], nn.Sequential],
+    protocol: Protocol,
+    data: Images,
+    held_out: Images | None,
+    seed: int,
+    log: Log,
 ) -> Run:
-    """Run the protocol, or what is left of it after a stop; epochs show errors on held-out images, if there are any."""
+    """Run the protocol, or what is left of it after a stop; epochs show errors on held-out images,
+    if there are any.
+    """
     with Progress() as progress:
         task = progress.add_task(f"seed {seed}", total=protocol.sparse_epochs)
         run = log.last() or train_dense(make, protocol, data, seed)
@@ -30,7 +39,9 @@ def train(
     return run
 
 
-def train_dense(make: Callable[[], nn.Sequential], protocol: Protocol, data: Images, seed: int) -> Run:
+def train_dense(
+    make: Callable[[], nn.Sequential], protocol: Protocol, data: Images, seed: int
+) -> Run:
     """Train the ordinary network, and make it variational."""
     torch.manual_seed(seed)  # torch's layers take their first weights from the global generator
     model: nn.Module = make().to(memory_format=torch.channels_last)
@@ -85,10 +96,11 @@ def train_sparse(run: Run, protocol: Protocol, data: Images) -> dict[str, Any]:
 
 
 def shrink(run: Run, protocol: Protocol) -> None:
-    """Prune, take what has no use out, and go on with what is left, unless the time for that is over.
+    """Prune, take what has no use out, and go on with what is left, unless the time for that is
+    over.
 
-    What is pruned stays so. The noise of what is left starts anew: small, so that the KL term pulls the next weights
-    to 0.
+    What is pruned stays so. The noise of what is left starts anew: small, so that the KL term pulls
+    the next weights to 0.
     """
     if len(run.history) >= protocol.shrinking_epochs or not run.shrinking:
         return
@@ -137,7 +149,9 @@ def describe(epoch: dict[str, Any]) -> str:
 
 
 def results(run: Run, data: Images) -> dict[str, Any]:
-    """The figures of a finished run; the model is pruned. Compression is None if no weight is left."""
+    """The figures of a finished run; the model is pruned. Compression is None if no weight is
+    left.
+    """
     before = error(run.model, data)
     dn.prune(run.model)
     smaller, report = dn.compress(run.model)
@@ -156,9 +170,13 @@ def results(run: Run, data: Images) -> dict[str, Any]:
 def summary(result: dict[str, Any]) -> str:
     layers = ", ".join(f"{count:,}" for count in result["non_zero"])
     sizes = ", ".join(f"{inputs}→{outputs}" for inputs, outputs in result["layers"])
-    compression = "no weight left" if result["compression"] is None else f"compression {result['compression']:.1f}x"
+    compression = (
+        "no weight left"
+        if result["compression"] is None
+        else f"compression {result['compression']:.1f}x"
+    )
     return (
-        f"shrunk to {sizes}: error {result['error_shrunk']:.2%}, {result['sparse_bytes']:,} bytes as a sparse state\n"
-        f"error before pruning {result['error_before']:.2%}, after pruning {result['error_after']:.2%}, "
-        f"{compression}, non-zero weights per layer {layers}"
+        f"shrunk to {sizes}: error {result['error_shrunk']:.2%}, {result['sparse_bytes']:,} bytes"
+        f" as a sparse state\nerror before pruning {result['error_before']:.2%}, after pruning"
+        f" {result['error_after']:.2%}, {compression}, non-zero weights per layer {layers}"
     )

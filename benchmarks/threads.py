@@ -2,8 +2,8 @@
 
     python -m benchmarks.threads --rounds 40
 
-Needs a machine with nothing else to do. torch takes as many threads as there are cores unless ``OMP_NUM_THREADS`` says
-otherwise; this shows when to say otherwise.
+Needs a machine with nothing else to do. torch takes as many threads as there are cores unless
+``OMP_NUM_THREADS`` says otherwise; this shows when to say otherwise.
 """
 
 import argparse
@@ -29,7 +29,9 @@ def milliseconds(step: Step, threads: int) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def measure(work: Workload, systems: tuple[str, ...], threads: range, rounds: int) -> dict[tuple[str, int], float]:
+def measure(
+    work: Workload, systems: tuple[str, ...], threads: range, rounds: int
+) -> dict[tuple[str, int], float]:
     """Median milliseconds of every system's step for every number of threads."""
     steps = {name: SYSTEMS[name](work) for name in systems}
     times: dict[tuple[str, int], list[float]] = {(name, n): [] for name in steps for n in threads}
@@ -42,7 +44,9 @@ def measure(work: Workload, systems: tuple[str, ...], threads: range, rounds: in
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--most", type=int, default=os.cpu_count() or 1, help="threads to go up to")
     options = parser.parse_args()
@@ -51,7 +55,9 @@ def main() -> None:
     for work in (WORKLOADS[name] for name in NAMES):
         medians = measure(work, SYSTEM_NAMES, threads, options.rounds)
         for system in SYSTEM_NAMES:
-            print(f"{work.name:<12} {system:<8}", *(f"{medians[system, n]:8.2f} ms" for n in threads))
+            print(
+                f"{work.name:<12} {system:<8}", *(f"{medians[system, n]:8.2f} ms" for n in threads)
+            )
 
 
 if __name__ == "__main__":

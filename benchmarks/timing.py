@@ -57,7 +57,9 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Spread]:
-    """Every system's time over the baseline's *in the same round*; median and quartiles over the rounds."""
+    """Every system's time over the baseline's *in the same round*; median and quartiles over the
+    rounds.
+    """
     return {
         name: spread([own / base for own, base in zip(values, times[baseline], strict=True)])
         for name, values in times.items()
@@ -78,12 +80,15 @@ def turns(step: Step, clock: Clock = Clock.WALL) -> Turn:
     return take
 
 
-def interleaved(systems: Mapping[str, Turn], *, rounds: int, seconds: float) -> dict[str, list[float]]:
+def interleaved(
+    systems: Mapping[str, Turn], *, rounds: int, seconds: float
+) -> dict[str, list[float]]:
     """Milliseconds per step of each system, one value for each round.
 
-    In a round every system has one turn, beginning with another one in every round. A turn is one step, or several
-    where steps are short, so that caches are as warm as in training: the number with which the fastest system fills
-    20 ms, the same for all but those that would need more than half a second for it.
+    In a round every system has one turn, beginning with another one in every round. A turn is one
+    step, or several where steps are short, so that caches are as warm as in training: the number
+    with which the fastest system fills 20 ms, the same for all but those that would need more than
+    half a second for it.
 
     Args:
         systems: how each takes its turn.
@@ -106,4 +111,6 @@ def interleaved(systems: Mapping[str, Turn], *, rounds: int, seconds: float) -> 
 def _repeats(alone: Mapping[str, float]) -> dict[str, int]:
     """How many steps each system takes in a turn, from the milliseconds of one of them."""
     common = math.ceil(SHORT_TURN_MS / max(min(alone.values()), 1e-3))
-    return {name: max(1, min(common, int(LONG_TURN_MS / max(ms, 1e-3)))) for name, ms in alone.items()}
+    return {
+        name: max(1, min(common, int(LONG_TURN_MS / max(ms, 1e-3)))) for name, ms in alone.items()
+    }

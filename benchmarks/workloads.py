@@ -1,4 +1,6 @@
-"""The networks and batches that are timed. Needs torch alone: other libraries' environments load it too."""
+"""The networks and batches that are timed. Needs torch alone: other libraries' environments load it
+too.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -117,7 +119,8 @@ WORKLOADS = {
 
 
 def workload(name: str) -> Workload:
-    """A workload by name, its miniature (``cnn/miniature``), or a dense network and batch: ``784-1000-10@600``.
+    """A workload by name, its miniature (``cnn/miniature``), or a dense network and batch:
+    ``784-1000-10@600``.
 
     Raises:
         ValueError: for any other text.
@@ -129,6 +132,8 @@ def workload(name: str) -> Workload:
     if whole in WORKLOADS and part in ("", "miniature"):
         return WORKLOADS[whole].miniature if part else WORKLOADS[whole]
     if not re.fullmatch(r"\d+(-\d+)*-10@\d+", name):
-        raise ValueError(f"no workload {name!r}: name one of {', '.join(WORKLOADS)}, or write 784-1000-10@600")
+        raise ValueError(
+            f"no workload {name!r}: name one of {', '.join(WORKLOADS)}, or write 784-1000-10@600"
+        )
     widths, batch = name.split("@")
     return mlp(name, [int(width) for width in widths.split("-")], int(batch))

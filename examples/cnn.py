@@ -1,8 +1,8 @@
 """A convolutional network on MNIST, trained privately at ε = 3.
 
-An ordinary torch model, an ordinary loss, and a plan that says what may be done to the data: ``dpvd.fit`` draws the
-batches, clips, adds the noise and keeps the account. Nothing in the model is special but that its units are bounded
-(tanh), which keeps the gradients of single examples short.
+An ordinary torch model, an ordinary loss, and a plan that says what may be done to the data:
+``dpvd.fit`` draws the batches, clips, adds the noise and keeps the account. Nothing in the model is
+special but that its units are bounded (tanh), which keeps the gradients of single examples short.
 
     python examples/cnn.py --data-dir ~/data
 """
@@ -24,11 +24,17 @@ EDGE = 28
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train and print the accuracy on the test images and what the training promises to the others."""
-    parser = argparse.ArgumentParser(description="A convolutional network on MNIST, trained privately.")
+    """Train and print the accuracy on the test images and what the training promises to the
+    others.
+    """
+    parser = argparse.ArgumentParser(
+        description="A convolutional network on MNIST, trained privately."
+    )
     parser.add_argument("--epsilon", type=float, default=3.0, help="privacy budget (default 3)")
     parser.add_argument("--steps", type=int, default=309, help="private steps (default 309)")
-    parser.add_argument("--examples", type=int, default=60_000, help="take only the first images (default all)")
+    parser.add_argument(
+        "--examples", type=int, default=60_000, help="take only the first images (default all)"
+    )
     parser.add_argument("--data-dir", type=Path, default=None, help="where MNIST's files are")
     options = parser.parse_args(arguments)
 
@@ -42,14 +48,21 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tuned=("the learning rate, on MNIST itself",),
     ).calibrate(options.epsilon, DELTA)
     recipe = dpvd.Recipe(learning_rate=0.8, momentum=0.9, decay="linear", average=0.1)
-    torch.manual_seed(0)  # of the initial weights; the privacy noise comes from the system's generator
+    torch.manual_seed(
+        0
+    )  # of the initial weights; the privacy noise comes from the system's generator
     result = dpvd.fit(network(), train, plan, recipe, delta=DELTA, micro_batch=MICRO_BATCH)
-    print(f"test accuracy {accuracy(result.model, inputs(data.test_x), data.test_y):.4f} in {result.seconds:.0f} s")
+    print(
+        f"test accuracy {accuracy(result.model, inputs(data.test_x), data.test_y):.4f} in"
+        f" {result.seconds:.0f} s"
+    )
     print(result.guarantee.sentence())
 
 
 def inputs(images: Tensor) -> Tensor:
-    """Each image by itself: centred on its own mean, pixels of mean square 1. No statistic of the training data."""
+    """Each image by itself: centred on its own mean, pixels of mean square 1. No statistic of the
+    training data.
+    """
     pixels = centred(flatten(images.float() / 255))
     return (unit_norm(pixels) * EDGE).reshape(-1, 1, EDGE, EDGE)
 
@@ -74,7 +87,10 @@ def network() -> nn.Module:
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
     """How often the most probable class is right."""
-    right = [(model(part).argmax(1) == truth) for part, truth in zip(x.split(1000), y.split(1000), strict=True)]
+    right = [
+        (model(part).argmax(1) == truth)
+        for part, truth in zip(x.split(1000), y.split(1000), strict=True)
+    ]
     return torch.cat(right).double().mean().item()
 
 

@@ -1,11 +1,13 @@
 """A variational LSTM that reads images of digits row by row, trained privately at ε = 3.
 
-Every weight of the LSTM and of the dense layer on its outputs is random, and its noise is the noise that protects the
-data (Algorithm 1): one draw for each example and sequence, so that clipping bounds what one image contributes.
+Every weight of the LSTM and of the dense layer on its outputs is random, and its noise is the noise
+that protects the data (Algorithm 1): one draw for each example and sequence, so that clipping
+bounds what one image contributes.
 
-MNIST is read as 28 rows of 28 pixels; ``--dataset digits``, which comes with scikit-learn, as 8 rows of 8. The settings
-were chosen with ``--validate``, which trains on four fifths of the training data and scores on the last fifth; the
-test data was not looked at. That choice saw the training data and is not in the account: the statement names it.
+MNIST is read as 28 rows of 28 pixels; ``--dataset digits``, which comes with scikit-learn, as 8
+rows of 8. The settings were chosen with ``--validate``, which trains on four fifths of the training
+data and scores on the last fifth; the test data was not looked at. That choice saw the training
+data and is not in the account: the statement names it.
 
     python examples/lstm.py --data-dir ~/data
     python examples/lstm.py --dataset digits
@@ -49,12 +51,22 @@ class RowReader(nn.Module):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train within a budget, and print accuracy and privacy statement."""
-    parser = argparse.ArgumentParser(description="A private variational LSTM that reads images row by row.")
-    parser.add_argument("--dataset", choices=SETTINGS, default="mnist", help="what to read (default mnist)")
+    parser = argparse.ArgumentParser(
+        description="A private variational LSTM that reads images row by row."
+    )
+    parser.add_argument(
+        "--dataset", choices=SETTINGS, default="mnist", help="what to read (default mnist)"
+    )
     parser.add_argument("--data-dir", type=Path, default=None, help="where MNIST's files are")
     parser.add_argument("--epsilon", type=float, default=3.0, help="privacy budget (default 3)")
-    parser.add_argument("--steps", type=int, default=None, help="private steps (default 600, digits 200)")
-    parser.add_argument("--validate", action="store_true", help="hold out a fifth of the training data and score on it")
+    parser.add_argument(
+        "--steps", type=int, default=None, help="private steps (default 600, digits 200)"
+    )
+    parser.add_argument(
+        "--validate",
+        action="store_true",
+        help="hold out a fifth of the training data and score on it",
+    )
     options = parser.parse_args(arguments)
 
     data = load(options.dataset, options.data_dir)
@@ -63,7 +75,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         count = len(train[0]) * 4 // 5
         train, test = (train[0][:count], train[1][:count]), (train[0][count:], train[1][count:])
     batch_size, steps, learning_rate = SETTINGS[options.dataset]
-    model = dpvd.variational(RowReader(train[0].shape[1], data.classes), rates="layer", learned=False)
+    model = dpvd.variational(
+        RowReader(train[0].shape[1], data.classes), rates="layer", learned=False
+    )
     print(model.conversion)
     plan = dpvd.PrivacyPlan(
         examples=len(train[0]),
@@ -75,7 +89,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     recipe = dpvd.Recipe(learning_rate, momentum=MOMENTUM, decay="linear", average=0.2)
     result = dpvd.fit(model, train, plan, recipe, delta=DELTA)
     where = "held-out" if options.validate else "test"
-    print(f"{where} accuracy {accuracy(result, *test):.3f} after {result.steps} steps in {result.seconds:.0f} s")
+    print(
+        f"{where} accuracy {accuracy(result, *test):.3f} after {result.steps} steps in"
+        f" {result.seconds:.0f} s"
+    )
     print(result.guarantee.sentence())
 
 

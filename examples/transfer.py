@@ -1,12 +1,14 @@
 """A public feature extractor with a private variational head.
 
-What is learnt from public data costs no privacy. Here a layer of features is trained without privacy to tell digits in
-one half of the training images, which plays the public data. It is then frozen, and a variational head on top of it
-learns a sensitive yes-or-no label of the images in the other half, within a privacy budget; whether the digit is odd
-plays that label. A head on the pixels, under the same budget, shows what the public features are worth.
+What is learnt from public data costs no privacy. Here a layer of features is trained without
+privacy to tell digits in one half of the training images, which plays the public data. It is then
+frozen, and a variational head on top of it learns a sensitive yes-or-no label of the images in the
+other half, within a privacy budget; whether the digit is odd plays that label. A head on the
+pixels, under the same budget, shows what the public features are worth.
 
-DIGITS is small and public, and its halves are alike; they only stand for such data. With your own, the extractor must
-come from data that is public indeed: the guarantee says nothing about the data it was trained on.
+DIGITS is small and public, and its halves are alike; they only stand for such data. With your own,
+the extractor must come from data that is public indeed: the guarantee says nothing about the data
+it was trained on.
 
     python examples/transfer.py --epsilon 1
 """
@@ -30,10 +32,16 @@ LEARNING_RATE, MOMENTUM = 0.1, 0.9
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train the extractor in public and two heads in private, and print what came of it."""
-    parser = argparse.ArgumentParser(description="A public feature extractor with a private variational head.")
-    parser.add_argument("--epsilon", type=float, default=1.0, help="budget of each private head (default 1)")
+    parser = argparse.ArgumentParser(
+        description="A public feature extractor with a private variational head."
+    )
+    parser.add_argument(
+        "--epsilon", type=float, default=1.0, help="budget of each private head (default 1)"
+    )
     parser.add_argument("--steps", type=int, default=100, help="private steps (default 100)")
-    parser.add_argument("--public-steps", type=int, default=300, help="steps of the extractor (default 300)")
+    parser.add_argument(
+        "--public-steps", type=int, default=300, help="steps of the extractor (default 300)"
+    )
     options = parser.parse_args(arguments)
 
     data = load("digits")
@@ -42,23 +50,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     extractor = train_extractor(x[:half], data.train_y[:half], data.classes, options.public_steps)
     train = x[half:], data.train_y[half:] % 2
     test = unit_norm(data.test_x), data.test_y % 2
-    print(f"public: {half} images with their digit; private: {len(train[0])} images with a yes-or-no label")
+    print(
+        f"public: {half} images with their digit; private: {len(train[0])} images with a yes-or-no"
+        " label"
+    )
     for name, features in (
         ("public features", extractor),
         ("pixels", nn.LayerNorm(PIXELS, elementwise_affine=False)),
     ):
         result = train_head(features, train, options.epsilon, options.steps)
-        print(f"head on {name}: test accuracy {accuracy(result.model, *test):.3f} in {result.seconds:.1f} s")
+        print(
+            f"head on {name}: test accuracy {accuracy(result.model, *test):.3f} in"
+            f" {result.seconds:.1f} s"
+        )
         print(f"  {result.guarantee.sentence()}")
-    print("Both heads saw the same private data: whoever publishes both has to add up their budgets.")
+    print(
+        "Both heads saw the same private data: whoever publishes both has to add up their budgets."
+    )
 
 
 def train_extractor(x: Tensor, y: Tensor, classes: int, steps: int) -> nn.Module:
     """Features that tell the public images apart, trained as usual and then frozen.
 
-    The layer norm at the end looks at one example at a time, so it passes ``dpvd.check``; batch norm would not.
+    The layer norm at the end looks at one example at a time, so it passes ``dpvd.check``; batch
+    norm would not.
     """
-    features = nn.Sequential(nn.Linear(PIXELS, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH, elementwise_affine=False))
+    features = nn.Sequential(
+        nn.Linear(PIXELS, WIDTH), nn.ReLU(), nn.LayerNorm(WIDTH, elementwise_affine=False)
+    )
     classifier = nn.Sequential(features, nn.Linear(WIDTH, classes))
     optimizer = torch.optim.Adam(classifier.parameters(), lr=3e-3)
     for _ in range(steps):
@@ -68,8 +87,12 @@ def train_extractor(x: Tensor, y: Tensor, classes: int, steps: int) -> nn.Module
     return features.requires_grad_(False)
 
 
-def train_head(features: nn.Module, data: tuple[Tensor, Tensor], epsilon: float, steps: int) -> FitResult:
-    """A variational layer on frozen features, trained on all private examples in every step (Algorithm 1)."""
+def train_head(
+    features: nn.Module, data: tuple[Tensor, Tensor], epsilon: float, steps: int
+) -> FitResult:
+    """A variational layer on frozen features, trained on all private examples in every step
+    (Algorithm 1).
+    """
     examples = len(data[0])
     head = nn.Linear(features(data[0][:1]).shape[1], 2)
     nn.init.zeros_(head.weight)
@@ -81,7 +104,9 @@ def train_head(features: nn.Module, data: tuple[Tensor, Tensor], epsilon: float,
         batch_size=examples,
         steps=steps,
         clipping=dpvd.Clipping(ClippingMode.AUTOMATIC),
-        tuned=("the choice of the label for this example",),  # it was made after seeing that another shows less
+        tuned=(
+            "the choice of the label for this example",
+        ),  # it was made after seeing that another shows less
     ).calibrate(epsilon, DELTA)
     recipe = dpvd.Recipe(LEARNING_RATE, momentum=MOMENTUM, decay="linear", average=0.2)
     return dpvd.fit(model, data, plan, recipe, delta=DELTA, micro_batch=256)

@@ -1,12 +1,14 @@
 """A transformer encoder, trained privately, that reads images of digits row by row.
 
-An ordinary model of ``nn.TransformerEncoder`` is converted with ``dpvd.variational``: its attention and its dense
-layers get noise on their weights, tied to the noise that protects the data (Algorithm 1), and all else stays as it is.
-Each image is a sequence of 8 rows of 8 pixels; a row comes with its number, since attention does not see order.
+An ordinary model of ``nn.TransformerEncoder`` is converted with ``dpvd.variational``: its attention
+and its dense layers get noise on their weights, tied to the noise that protects the data (Algorithm
+1), and all else stays as it is.
+Each image is a sequence of 8 rows of 8 pixels; a row comes with its number, since attention does
+not see order.
 
-The width, the learning rate and the number of steps were chosen with ``--validate``, which trains on four fifths of the
-training data and scores on the last fifth; the test data was not looked at. That choice saw the training data and is
-not in the account: the statement names it.
+The width, the learning rate and the number of steps were chosen with ``--validate``, which trains
+on four fifths of the training data and scores on the last fifth; the test data was not looked at.
+That choice saw the training data and is not in the account: the statement names it.
 
     python examples/transformer.py --epsilon 3
 """
@@ -33,7 +35,9 @@ class RowReader(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True, norm_first=True)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, HIDDEN, dropout=0.0, batch_first=True, norm_first=True
+        )
         self.embed = nn.Linear(PIXELS + ROWS, WIDTH)
         self.encoder = nn.TransformerEncoder(layer, num_layers=1, enable_nested_tensor=False)
         self.norm = nn.LayerNorm(ROWS * WIDTH, elementwise_affine=False)
@@ -49,10 +53,18 @@ class RowReader(nn.Module):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Train, and print the accuracy and the privacy statement."""
-    parser = argparse.ArgumentParser(description="A private transformer encoder over the rows of DIGITS.")
+    parser = argparse.ArgumentParser(
+        description="A private transformer encoder over the rows of DIGITS."
+    )
     parser.add_argument("--epsilon", type=float, default=3.0, help="privacy budget (default 3)")
-    parser.add_argument("--steps", type=int, default=STEPS, help=f"steps, on all examples each (default {STEPS})")
-    parser.add_argument("--validate", action="store_true", help="hold out a fifth of the training data and score on it")
+    parser.add_argument(
+        "--steps", type=int, default=STEPS, help=f"steps, on all examples each (default {STEPS})"
+    )
+    parser.add_argument(
+        "--validate",
+        action="store_true",
+        help="hold out a fifth of the training data and score on it",
+    )
     options = parser.parse_args(arguments)
 
     data = load("digits")
@@ -64,18 +76,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
     print(model.conversion)
     result = train_privately(model, train, options.epsilon, options.steps)
     where = "held-out" if options.validate else "test"
-    print(f"{where} accuracy {accuracy(result.model, *test):.3f} after {result.steps} steps in {result.seconds:.1f} s")
+    print(
+        f"{where} accuracy {accuracy(result.model, *test):.3f} after {result.steps} steps in"
+        f" {result.seconds:.1f} s"
+    )
     print(result.guarantee.sentence())
 
 
-def train_privately(model: nn.Module, data: tuple[Tensor, Tensor], epsilon: float, steps: int) -> FitResult:
-    """All examples in every step, gradients normalised one by one, the last fifth of the iterates averaged."""
+def train_privately(
+    model: nn.Module, data: tuple[Tensor, Tensor], epsilon: float, steps: int
+) -> FitResult:
+    """All examples in every step, gradients normalised one by one, the last fifth of the iterates
+    averaged.
+    """
     plan = dpvd.PrivacyPlan(
         examples=len(data[0]),
         batch_size=len(data[0]),
         steps=steps,
         clipping=dpvd.Clipping(ClippingMode.AUTOMATIC),
-        tuned=("width, learning rate and number of steps, on a held-out fifth of the training data",),
+        tuned=(
+            "width, learning rate and number of steps, on a held-out fifth of the training data",
+        ),
     ).calibrate(epsilon, DELTA)
     recipe = dpvd.Recipe(LEARNING_RATE, momentum=MOMENTUM, decay="linear", average=0.2)
     return dpvd.fit(model, data, plan, recipe, delta=DELTA)

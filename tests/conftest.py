@@ -4,7 +4,8 @@ import pytest
 import torch
 from hypothesis import settings
 
-# Examples take as long as a busy machine lets them: a deadline would only make tests fail now and then.
+# Examples take as long as a busy machine lets them: a deadline would only make tests fail now and
+# then.
 settings.register_profile("dpvd", deadline=None)
 settings.load_profile("dpvd")
 

@@ -11,12 +11,16 @@ import dpvd
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "dpvd"
-MODULES = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py."))} - {"cli"}
+MODULES = {path.stem for path in PACKAGE.iterdir() if not path.name.startswith(("_", "py."))} - {
+    "cli"
+}
 
 
 def output_of(program: str) -> str:
     """What a Python program prints in a process of its own, where nothing has been imported yet."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     return done.stdout.strip()
 
 
@@ -39,7 +43,9 @@ def test_unknown_names_are_refused():
         _ = dpvd.unheard_of
 
 
-@pytest.mark.parametrize("statement", ["import dpvd; dir(dpvd)", "import dpvd; dpvd.privacy.Relation"])
+@pytest.mark.parametrize(
+    "statement", ["import dpvd; dir(dpvd)", "import dpvd; dpvd.privacy.Relation"]
+)
 def test_neither_the_package_nor_accounting_loads_torch(statement):
     assert output_of(f"{statement}; import sys; print('torch' in sys.modules)") == "False"
 

@@ -1,4 +1,6 @@
-"""The plan: what it refuses, that its two readers see the same thing, and that it survives being written down."""
+"""The plan: what it refuses, that its two readers see the same thing, and that it survives being
+written down.
+"""
 
 import json
 import math
@@ -20,7 +22,9 @@ EXAMPLES = 60
 
 
 def drawn(plan: PrivacyPlan, **options: bool) -> np.ndarray:
-    """[steps, examples]: who took part in each of the plan's batches, as seen from the data alone."""
+    """[steps, examples]: who took part in each of the plan's batches, as seen from the data
+    alone.
+    """
     rows = torch.arange(plan.examples)
     taken = np.zeros((plan.steps, plan.examples), dtype=bool)
     for step, (batch,) in enumerate(plan.batches((rows,), **options)):
@@ -46,7 +50,14 @@ def test_poisson_batches_are_what_the_account_assumes(generator):
 
 
 def test_fixed_size_batches_are_what_the_account_assumes(generator):
-    plan = PrivacyPlan(EXAMPLES, 15, steps=3000, noise_multiplier=1.0, sampling="fixed-size", relation="replace-one")
+    plan = PrivacyPlan(
+        EXAMPLES,
+        15,
+        steps=3000,
+        noise_multiplier=1.0,
+        sampling="fixed-size",
+        relation="replace-one",
+    )
     assert fixed_size_p_value(drawn(plan), 15) > ALARM
     assert fixed_size_p_value(shuffled_epochs(plan, generator), 15) < ALARM
 
@@ -141,7 +152,13 @@ def test_noise_and_sampling_never_share_a_stream():
 
 @pytest.mark.parametrize(
     ("epochs", "examples", "batch_size", "steps"),
-    [(200, 60_000, 600, 20_000), (100, 1437, 100, 1437), (1, 10, 3, 4), (0.1, 1437, 1437, 1), (0.3, 10, 1, 3)],
+    [
+        (200, 60_000, 600, 20_000),
+        (100, 1437, 100, 1437),
+        (1, 10, 3, 4),
+        (0.1, 1437, 1437, 1),
+        (0.3, 10, 1, 3),
+    ],
 )
 def test_epochs_become_steps(epochs, examples, batch_size, steps):
     assert PrivacyPlan(examples, batch_size, epochs=epochs).steps == steps
@@ -164,7 +181,10 @@ def test_epochs_become_steps(epochs, examples, batch_size, steps):
         ({"noise": "fast"}, "noise must be one of"),
         ({"noise": "seeded"}, "needs a seed"),
         ({"seed": 3}, "asked for by name"),
-        ({"noise_multiplier": 1.0, "clipping": Clipping(ClippingMode.NONE)}, "noise without clipping"),
+        (
+            {"noise_multiplier": 1.0, "clipping": Clipping(ClippingMode.NONE)},
+            "noise without clipping",
+        ),
     ],
 )
 def test_bad_plans_are_refused(arguments, message):
@@ -185,7 +205,12 @@ def test_a_delta_of_numpy_is_printed_as_a_number():
 
 def test_a_plan_without_noise_cannot_be_used_by_accident():
     plan = PrivacyPlan(100, 10, steps=5)
-    for use in (plan.event, lambda: plan.private, lambda: plan.noise_std(1.0), lambda: plan.guarantee(1e-5)):
+    for use in (
+        plan.event,
+        lambda: plan.private,
+        lambda: plan.noise_std(1.0),
+        lambda: plan.guarantee(1e-5),
+    ):
         with pytest.raises(DpvdError, match="calibrate"):
             use()
 
@@ -209,7 +234,9 @@ def test_infinite_epsilon_is_ordinary_training():
     assert plan.epsilon(1e-5) == math.inf
 
 
-@pytest.mark.parametrize(("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, 2.0)])
+@pytest.mark.parametrize(
+    ("epsilon", "delta"), [(0, 1e-5), (-1, 1e-5), (math.nan, 1e-5), (1, 0), (1, 1), (1, 2.0)]
+)
 def test_bad_budgets_are_refused(epsilon, delta):
     with pytest.raises(DpvdError):
         PrivacyPlan(1000, 100, steps=50).calibrate(epsilon, delta)
@@ -231,9 +258,18 @@ def test_noise_std_is_multiplier_times_sensitivity(multiplier):
 
 def test_the_plan_survives_being_written_down():
     plan = PrivacyPlan(
-        100, 10, steps=5, noise_multiplier=1.5, clipping=Clipping("per-layer", 2.0), noise="seeded", seed=1,
-        sampling="fixed-size", relation="replace-one", unit="patient", tuned=("the learning rate",),
-    )  # fmt: skip
+        100,
+        10,
+        steps=5,
+        noise_multiplier=1.5,
+        clipping=Clipping("per-layer", 2.0),
+        noise="seeded",
+        seed=1,
+        sampling="fixed-size",
+        relation="replace-one",
+        unit="patient",
+        tuned=("the learning rate",),
+    )
     assert PrivacyPlan.from_dict(json.loads(json.dumps(plan.to_dict()))) == plan
     with pytest.raises(DpvdError, match="not a privacy plan"):
         PrivacyPlan.from_dict({"examples": 3})
@@ -242,7 +278,13 @@ def test_the_plan_survives_being_written_down():
 
 
 @pytest.mark.parametrize(
-    "declared", [{"public": ("the hospital",)}, {"public": ()}, {"initial_weights": "random"}, {"secret_size": True}]
+    "declared",
+    [
+        {"public": ("the hospital",)},
+        {"public": ()},
+        {"initial_weights": "random"},
+        {"secret_size": True},
+    ],
 )
 def test_what_was_declared_is_part_of_the_plan(declared):
     """It survives being written down, and a plan without it is another one."""
@@ -254,7 +296,9 @@ def test_what_was_declared_is_part_of_the_plan(declared):
 
 
 def test_unit_and_tuning_reach_the_sentence():
-    plan = PrivacyPlan(100, 10, steps=5, noise_multiplier=1.5, unit="patient", tuned=("the learning rate",))
+    plan = PrivacyPlan(
+        100, 10, steps=5, noise_multiplier=1.5, unit="patient", tuned=("the learning rate",)
+    )
     sentence = plan.guarantee(1e-3).sentence()
     assert "one patient" in sentence
     assert "the number of training examples (100)" in sentence

@@ -3,4 +3,5 @@
 import sys
 
 if sys.version_info < (3, 11):  # noqa: UP036 (this file exists to run on old versions)
-    sys.exit("dpvd needs Python 3.11 or newer; this is %d.%d. Try: make PYTHON=python3.11 ..." % sys.version_info[:2])  # noqa: UP031
+    found = "%d.%d" % sys.version_info[:2]  # noqa: UP031
+    sys.exit("dpvd needs Python 3.11 or newer (this is " + found + "): make PYTHON=python3.11 ...")

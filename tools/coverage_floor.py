@@ -15,7 +15,9 @@ def main(report: str) -> int:
     files = json.loads(Path(report).read_text())["files"]
     short = False
     for part in CRITICAL:
-        rows = [f["summary"] for name, f in files.items() if f"dpvd/{part}" in name.replace("\\", "/")]
+        rows = [
+            f["summary"] for name, f in files.items() if f"dpvd/{part}" in name.replace("\\", "/")
+        ]
         total = sum(r["num_statements"] + r["num_branches"] for r in rows)
         covered = sum(r["covered_lines"] + r["covered_branches"] for r in rows)
         percent = 100.0 * covered / total if total else 0.0

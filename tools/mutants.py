@@ -1,11 +1,12 @@
-"""Changes the code on which guarantees rest, one small thing at a time, and sees whether a test notices.
+"""Changes the code on which guarantees rest, one small thing at a time, and sees whether a test
+notices.
 
     python -m tools.mutants --minutes 20
 
-Each change is made in a copy of the package, and those tests of the module that come by its line are
-run against it, in a process forked from one that has torch loaded. A change that they pass has
-survived: either it changes nothing that matters, or a test is missing. Survivors that have been looked at stand in
-docs/mutants.md, each with the reason; others make this program fail.
+Each change is made in a copy of the package, and those tests of the module that come by its line
+are run against it, in a process forked from one that has torch loaded. A change that they pass has
+survived: either it changes nothing that matters, or a test is missing. Survivors that have been
+looked at stand in docs/mutants.md, each with the reason; others make this program fail.
 
 What was killed is remembered in a file, for as long as the module does not change; survivors are
 tried again every time.
@@ -157,7 +158,9 @@ def _node_ids(contexts: list[str]) -> list[str]:
 
 
 def _tests_by(visits: Visits, file: str, change: Mutation) -> list[str]:
-    """The module's tests that come by a change; all of them if none was seen to: it may run at import."""
+    """The module's tests that come by a change; all of them if none was seen to: it may run at
+    import.
+    """
     seen = {test for number in change.numbers for test in visits[file].get(number, [])}
     own = sorted(test for test in seen if test.startswith(TESTS[file]))
     return own or list(TESTS[file])

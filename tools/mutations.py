@@ -56,7 +56,8 @@ class Mutation:
     Attributes:
         place: the function it is in, with its class; "" at the top of the module.
         line: the line that it begins on.
-        numbers: of the lines that the statement around it begins with, up to its body if it has one.
+        numbers: of the lines that the statement around it begins with, up to its body if it has
+            one.
         before: what stands there, on one line.
         after: what takes its place.
         begin, end: the bytes of the source that are replaced, in UTF-8.

@@ -28,9 +28,15 @@ _PLACES = 1000
 _QUARTER_SQUARED = (np.pi / 4) ** 2
 
 
-def best_polynomial(f: Function, weight: Function, low: float, high: float, degree: int) -> tuple[Array, float]:
-    """Return the coefficients, constant first, that make the largest weight · |p - f| on [low, high] least, and it."""
-    nodes = np.cos(np.pi * (np.arange(_POINTS) + 0.5) / _POINTS)  # dense at the ends, where errors are largest
+def best_polynomial(
+    f: Function, weight: Function, low: float, high: float, degree: int
+) -> tuple[Array, float]:
+    """Return the coefficients, constant first, that make the largest weight · |p - f| on [low,
+    high] least, and it.
+    """
+    nodes = np.cos(
+        np.pi * (np.arange(_POINTS) + 0.5) / _POINTS
+    )  # dense at the ends, where errors are largest
     x = (high + low) / 2 + (high - low) / 2 * nodes
     columns = np.vander(x / high, degree + 1, increasing=True)
     target, fixed, shares = f(x), weight(x), np.full(_POINTS, 1 / _POINTS)
@@ -43,8 +49,12 @@ def best_polynomial(f: Function, weight: Function, low: float, high: float, degr
 
 
 def interpolating_polynomial(f: Exact, high: mpmath.mpf, count: int) -> list[float]:
-    """Return the coefficients of the polynomial through f on [0, high], constant first, rounded to float64."""
-    nodes = [high / 2 * (1 + mpmath.cospi(mpmath.mpf(2 * i + 1) / (2 * count))) for i in range(count)]
+    """Return the coefficients of the polynomial through f on [0, high], constant first, rounded to
+    float64.
+    """
+    nodes = [
+        high / 2 * (1 + mpmath.cospi(mpmath.mpf(2 * i + 1) / (2 * count))) for i in range(count)
+    ]
     powers = mpmath.matrix([[node**power for power in range(count)] for node in nodes])
     values = mpmath.matrix([f(node) for node in nodes])
     return [float(coefficient) for coefficient in mpmath.lu_solve(powers, values)]
@@ -58,7 +68,9 @@ def largest_error(coefficients: list[float], f: Exact, weight: Exact, high: mpma
 
 
 def print_single() -> None:
-    """Print name, largest error before rounding, and coefficients from the highest power down, for float32."""
+    """Print name, largest error before rounding, and coefficients from the highest power down, for
+    float32.
+    """
     cases: dict[str, tuple[Function, Function, float, float, int]] = {
         "ln(1 + t) = t + t² p(t), relative": (
             lambda t: (np.log1p(t) - t) / t**2,
@@ -85,11 +97,17 @@ def print_single() -> None:
     for name, case in cases.items():
         coefficients, error = best_polynomial(*case)
         rounded = [float(np.float32(coefficient)) for coefficient in coefficients[::-1]]
-        print(f"{name}: {error:.1e}", *(f"    {value!r:<26} {value.hex()}" for value in rounded), sep="\n")
+        print(
+            f"{name}: {error:.1e}",
+            *(f"    {value!r:<26} {value.hex()}" for value in rounded),
+            sep="\n",
+        )
 
 
 def print_double() -> None:
-    """Print name, largest error, as a power of 2, and coefficients from the highest power down, for float64."""
+    """Print name, largest error, as a power of 2, and coefficients from the highest power down, for
+    float64.
+    """
     mpmath.mp.prec = 200
     sqrt = mpmath.sqrt
     eighth_turn = (mpmath.pi / 4) ** 2
@@ -117,7 +135,9 @@ def print_double() -> None:
     for name, (f, weight, high, count) in cases.items():
         coefficients = interpolating_polynomial(f, high, count)
         error = largest_error(coefficients, f, weight, high)
-        print(f"{name}: 2^{np.log2(error):.1f}", *(f"    {c!r}" for c in coefficients[::-1]), sep="\n")
+        print(
+            f"{name}: 2^{np.log2(error):.1f}", *(f"    {c!r}" for c in coefficients[::-1]), sep="\n"
+        )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""Per-example gradient norms by Opacus, from the weights and batches in a folder. Runs in Opacus' own environment."""
+"""Per-example gradient norms by Opacus, from the weights and batches in a folder. Runs in Opacus'
+own environment.
+"""
 
 import json
 import sys
@@ -24,13 +26,19 @@ def hooks(model: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
     """From gradients that Opacus' hooks have formed for every example."""
     wrapped = GradSampleModule(model, batch_first=batch_first, loss_reduction="sum")
     loss(wrapped, x).sum().backward()
-    return torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(dim=0)
+    return torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(
+        dim=0
+    )
 
 
 def ghost(model: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
     """From Opacus' ghost clipping, which forms no gradients where it has a formula."""
     wrapped = GradSampleModuleFastGradientClipping(
-        model, batch_first=batch_first, max_grad_norm=1.0, use_ghost_clipping=True, loss_reduction="sum"
+        model,
+        batch_first=batch_first,
+        max_grad_norm=1.0,
+        use_ghost_clipping=True,
+        loss_reduction="sum",
     )
     loss(wrapped, x).sum().backward()
     return wrapped.get_norm_sample()
@@ -67,7 +75,8 @@ def _norms(way: str, case: Case, file: Path) -> list[float] | str:
 
 
 def _replaced(model: nn.Module) -> nn.Module:
-    """The model with Opacus' own layers for those of torch it does not take, and with the same weights.
+    """The model with Opacus' own layers for those of torch it does not take, and with the same
+    weights.
 
     Opacus' own replacement makes float32 of float64, and leaves ``nn.RNN`` out.
     """

@@ -1,4 +1,6 @@
-"""JAX-Privacy, compiled as a whole. Runs in its own environment; its noise is JAX's threefry stream."""
+"""JAX-Privacy, compiled as a whole. Runs in its own environment; its noise is JAX's threefry
+stream.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +26,10 @@ Layer = Callable[[dict[str, Any], Any], Any]
 def private(work: Workload) -> Step:
     network = work.network()
     layers = _layers(network)
-    parameters = [{name: jnp.asarray(p.detach().numpy()) for name, p in m.named_parameters()} for m in _parts(network)]
+    parameters = [
+        {name: jnp.asarray(p.detach().numpy()) for name, p in m.named_parameters()}
+        for m in _parts(network)
+    ]
     x, y = (jnp.asarray(tensor.numpy()) for tensor in work.data())
 
     def loss(values: list[dict[str, Any]], one_x: Any, one_y: Any) -> Any:
@@ -32,7 +37,9 @@ def private(work: Workload) -> Step:
             one_x = layer(own, one_x)
         return optax.softmax_cross_entropy_with_integer_labels(one_x, one_y).mean()
 
-    summed = jax_privacy.clipped_grad(loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2), normalize_by=work.batch)
+    summed = jax_privacy.clipped_grad(
+        loss, l2_clip_norm=CLIP_NORM, batch_argnums=(1, 2), normalize_by=work.batch
+    )
     privatizer = jax_privacy.noise_addition.gaussian_privatizer(
         stddev=NOISE_MULTIPLIER * CLIP_NORM / work.batch, prng_key=0
     )
@@ -56,7 +63,9 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {"plain": plain, "jax-privacy":
 
 
 def _parts(network: nn.Module) -> list[nn.Module]:
-    return [network.lstm, network.head] if isinstance(network, LastStep) else list(network.children())
+    return (
+        [network.lstm, network.head] if isinstance(network, LastStep) else list(network.children())
+    )
 
 
 def _layers(network: nn.Module) -> list[Layer]:
@@ -79,10 +88,14 @@ def _layer(module: nn.Module) -> Layer:
         case nn.Conv2d():
             padding = [(size, size) for size in module.padding]
             return lambda p, x: (
-                lax.conv_general_dilated(x, p["weight"], module.stride, padding) + p["bias"][:, None, None]
+                lax.conv_general_dilated(x, p["weight"], module.stride, padding)
+                + p["bias"][:, None, None]
             )
         case nn.MaxPool2d():
-            window, stride = (1, 1, module.kernel_size, module.kernel_size), (1, 1, module.stride, module.stride)
+            window, stride = (
+                (1, 1, module.kernel_size, module.kernel_size),
+                (1, 1, module.stride, module.stride),
+            )
             return lambda _, x: lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "VALID")
     raise TypeError(f"no form of {type(module).__name__} in JAX here")
 

@@ -1,7 +1,8 @@
-"""Opacus: per-example gradients from hooks, and its ghost clipping. Runs in Opacus' own environment.
+"""Opacus: per-example gradients from hooks, and its ghost clipping. Runs in Opacus' own
+environment.
 
-Its noise comes from torch's generator, which is not cryptographic: the library for Opacus' ``secure_mode``,
-torchcsprng, does not install beside present versions of torch.
+Its noise comes from torch's generator, which is not cryptographic: the library for Opacus'
+``secure_mode``, torchcsprng, does not install beside present versions of torch.
 """
 
 from collections.abc import Callable
@@ -51,7 +52,9 @@ def ghost(work: Workload) -> Step:
         max_grad_norm=CLIP_NORM,
         expected_batch_size=work.batch,
     )
-    criterion = DPLossFastGradientClipping(model, optimizer, nn.CrossEntropyLoss(), loss_reduction="mean")
+    criterion = DPLossFastGradientClipping(
+        model, optimizer, nn.CrossEntropyLoss(), loss_reduction="mean"
+    )
     x, y = work.data()
 
     def step() -> None:
@@ -62,7 +65,11 @@ def ghost(work: Workload) -> Step:
     return step
 
 
-SYSTEMS: dict[str, Callable[[Workload], Step]] = {"plain": plain, "opacus-hooks": hooks, "opacus-ghost": ghost}
+SYSTEMS: dict[str, Callable[[Workload], Step]] = {
+    "plain": plain,
+    "opacus-hooks": hooks,
+    "opacus-ghost": ghost,
+}
 
 
 def _accepted(work: Workload) -> nn.Module:

@@ -1,4 +1,6 @@
-"""``torch.func``: the private step that PyTorch's own tutorials arrive at. Its noise is torch's, not cryptographic."""
+"""``torch.func``: the private step that PyTorch's own tutorials arrive at. Its noise is torch's,
+not cryptographic.
+"""
 
 from collections.abc import Callable
 
@@ -20,7 +22,9 @@ def private(work: Workload) -> Step:
     parameters = {name: p.detach() for name, p in model.named_parameters()}
 
     def loss(values: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
-        return F.cross_entropy(functional_call(model, values, (one_x.unsqueeze(0),)), one_y.unsqueeze(0))
+        return F.cross_entropy(
+            functional_call(model, values, (one_x.unsqueeze(0),)), one_y.unsqueeze(0)
+        )
 
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 

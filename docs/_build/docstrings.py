@@ -1,6 +1,7 @@
 """Reads our docstrings as they are meant: examples as code, sections that fit on one line as such.
 
-A griffe extension for the API pages. Markdown would take ``>>>`` for a threefold quotation and ``:func:`x``` for text.
+A griffe extension for the API pages. Markdown would take ``>>>`` for a threefold quotation and
+``:func:`x``` for text.
 """
 
 import re

@@ -1,7 +1,8 @@
 """Differentially private training of Bayesian neural networks by variational dropout.
 
-The names below are the ones most programs need. They and the packages (``dpvd.nn``, ``dpvd.data``, ...)
-are loaded when first used: neither ``import dpvd`` nor accounting alone (``dpvd.privacy``) loads torch.
+The names below are the ones most programs need. They and the packages (``dpvd.nn``, ``dpvd.data``,
+...) are loaded when first used: neither ``import dpvd`` nor accounting alone (``dpvd.privacy``)
+loads torch.
 """
 
 from importlib import import_module

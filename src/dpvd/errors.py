@@ -1,14 +1,23 @@
 """The one exception type users see, and the checks that raise it.
 
-A message says what was got, what is allowed and what to do. The command line prints it as one line and
-exits with code 2; a library user catches ``DpvdError``.
+A message says what was got, what is allowed and what to do. The command line prints it as one line
+and exits with code 2; a library user catches ``DpvdError``.
 """
 
 import math
 from enum import StrEnum
 from typing import TypeVar
 
-__all__ = ["DpvdError", "choice", "in_unit_interval", "non_negative", "phrase", "phrases", "positive", "positive_int"]
+__all__ = [
+    "DpvdError",
+    "choice",
+    "in_unit_interval",
+    "non_negative",
+    "phrase",
+    "phrases",
+    "positive",
+    "positive_int",
+]
 
 
 _Option = TypeVar("_Option", bound=StrEnum)

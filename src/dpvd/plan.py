@@ -51,7 +51,9 @@ from dpvd.privacy import (
 __all__ = ["NoiseKind", "PrivacyPlan"]
 
 
-LARGE_DELTA = "whole examples, which a delta that is not below one over their number allows to be published"
+LARGE_DELTA = (
+    "whole examples, which a delta that is not below one over their number allows to be published"
+)
 
 
 class NoiseKind(StrEnum):
@@ -60,7 +62,9 @@ class NoiseKind(StrEnum):
     SYSTEM = "system"
     """A cipher stream keyed by the operating system: secret, never repeated."""
     SEEDED = "seeded"
-    """A stream that follows from a seed: reproducible, not private against whoever knows the seed."""
+    """A stream that follows from a seed: reproducible, not private against whoever knows the
+    seed.
+    """
 
 
 @dataclass(frozen=True)
@@ -68,28 +72,31 @@ class PrivacyPlan:
     """What a private training run does to the data, in full, before it starts.
 
     Guarantees:
-        ``event()``, from which every ε is computed, and the sampler and noise level that training uses are
-        functions of the same fields.
+        ``event()``, from which every ε is computed, and the sampler and noise level that training
+        uses are functions of the same fields.
 
     Args:
         examples: number of training examples. It is treated as public.
-        batch_size: the expected batch size (Poisson) or the exact one (fixed size). Gradients are divided by
-            this number, never by the size of the batch that was drawn.
+        batch_size: the expected batch size (Poisson) or the exact one (fixed size). Gradients are
+            divided by this number, never by the size of the batch that was drawn.
         steps: number of noisy steps; or give ``epochs``.
-        noise_multiplier: noise standard deviation divided by the sensitivity; 0 is ordinary training; None until
-            ``calibrate`` has chosen it.
+        noise_multiplier: noise standard deviation divided by the sensitivity; 0 is ordinary
+            training; None until ``calibrate`` has chosen it.
         clipping: the bound on one example's gradient.
         sampling: how batches are drawn.
         relation: which data sets count as neighbours.
         noise: where randomness comes from; ``seeded`` needs ``seed``.
         seed: of the seeded streams.
-        unit: what one example is, in words, for the guarantee ("patient"); "example" says nothing of that.
-        tuned: what was chosen by looking at the data, in words, for the guarantee; () says that nothing was, None
-            that nobody said.
-        public: facts about the data that are public, in words, beside the number of examples; as ``tuned``.
+        unit: what one example is, in words, for the guarantee ("patient"); "example" says nothing
+            of that.
+        tuned: what was chosen by looking at the data, in words, for the guarantee; () says that
+            nothing was, None that nobody said.
+        public: facts about the data that are public, in words, beside the number of examples; as
+            ``tuned``.
         initial_weights: where the weights come from before the first step, in words ("random").
-        secret_size: whether ``examples`` is a round number that may be published, and the true one, which may be up
-            to twice or half as large, is a secret. Poisson sampling is accounted in the same way for each of them.
+        secret_size: whether ``examples`` is a round number that may be published, and the true one,
+            which may be up to twice or half as large, is a secret. Poisson sampling is accounted in
+            the same way for each of them.
         epochs: passes over the data, instead of ``steps``.
 
     >>> plan = PrivacyPlan(examples=60_000, batch_size=600, epochs=200)
@@ -121,7 +128,9 @@ class PrivacyPlan:
             self._set(steps=steps_in(epochs, batch_size=self.batch_size, examples=self.examples))
         positive_int(steps=self.steps)
         if not isinstance(self.clipping, Clipping):
-            raise DpvdError(f"clipping must be a Clipping, such as Clipping('flat', 1.0), got {self.clipping!r}")
+            raise DpvdError(
+                f"clipping must be a Clipping, such as Clipping('flat', 1.0), got {self.clipping!r}"
+            )
         if self.noise_multiplier is not None:
             non_negative(noise_multiplier=self.noise_multiplier)
         self._set(
@@ -136,12 +145,19 @@ class PrivacyPlan:
             self._set(initial_weights=phrase(self.initial_weights, "initial_weights"))
         if self.secret_size and self.sampling is not SamplingKind.POISSON:
             raise DpvdError(
-                "fixed-size sampling needs the exact number of examples: a secret size needs Poisson sampling"
+                "fixed-size sampling needs the exact number of examples: a secret size needs"
+                " Poisson sampling"
             )
         if (self.noise is NoiseKind.SEEDED) != (self.seed is not None):
-            raise DpvdError("seeded noise needs a seed, and a seed needs noise='seeded': it must be asked for by name")
+            raise DpvdError(
+                "seeded noise needs a seed, and a seed needs noise='seeded': it must be asked for"
+                " by name"
+            )
         if self.noise_multiplier and self.clipping.mode is ClippingMode.NONE:
-            raise DpvdError("noise without clipping bounds nothing: choose a clipping mode, or noise_multiplier=0")
+            raise DpvdError(
+                "noise without clipping bounds nothing: choose a clipping mode, or"
+                " noise_multiplier=0"
+            )
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -187,25 +203,29 @@ class PrivacyPlan:
     ) -> Iterator[DrawnBatch]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
-        Only the rows that were drawn are read, and they keep their type: data may lie in memory-mapped files, and
-        images travel as the bytes they are.
+        Only the rows that were drawn are read, and they keep their type: data may lie in
+        memory-mapped files, and images travel as the bytes they are.
 
         Args:
             data: tensors with the examples along the first dimension, as many as the plan says.
             bits: where the draw comes from; the plan's own stream if not given.
             start: how many steps have been taken already (``step.position``).
             device: where batches are wanted; where the data is, if not given.
-            prefetch: read each batch in the background while the one before it is used. It pays where reading takes
-                time: files that do not fit into memory, another device. A seeded stream is read in step all the same:
-                its position, from which a resumed run goes on, is that of the steps taken.
+            prefetch: read each batch in the background while the one before it is used. It pays
+                where reading takes time: files that do not fit into memory, another device. A
+                seeded stream is read in step all the same: its position, from which a resumed run
+                goes on, is that of the steps taken.
 
         Raises:
-            DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the plan's kind, or the
-                plan has no step ``start``.
+            DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the
+                plan's kind, or the plan has no step ``start``.
         """
         tensors = self.check_data(data)
         if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= self.steps:
-            raise DpvdError(f"start must be a whole number from 0 to the plan's {self.steps} steps, got {start!r}")
+            raise DpvdError(
+                f"start must be a whole number from 0 to the plan's {self.steps} steps, got"
+                f" {start!r}"
+            )
         if bits is not None:
             self.check_source(bits, "bits")
         stream = self._sampling_bits(len(tensors[0]), start) if bits is None else bits
@@ -220,11 +240,14 @@ class PrivacyPlan:
         return ahead(read()) if prefetch and not isinstance(stream, SeededBits) else read()
 
     def check_source(self, bits: BitSource, name: str) -> None:
-        """Raise unless this source of random bits is of the kind that the plan, and so its statement, names."""
+        """Raise unless this source of random bits is of the kind that the plan, and so its
+        statement, names.
+        """
         if bits.private is not (self.noise is NoiseKind.SYSTEM):
             raise DpvdError(
-                f"{name} is a source that is {'secret' if bits.private else 'not secret'}, but the plan has "
-                f"noise={str(self.noise)!r}: ask for seeded noise in the plan, so that its statement says so"
+                f"{name} is a source that is {'secret' if bits.private else 'not secret'}, but the"
+                f" plan has noise={str(self.noise)!r}: ask for seeded noise in the plan, so that"
+                " its statement says so"
             )
 
     def check_data(self, data: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
@@ -234,24 +257,34 @@ class PrivacyPlan:
             DpvdError: if they are not.
         """
         tensors = (data,) if isinstance(data, Tensor) else data
-        if not isinstance(tensors, tuple | list) or not tensors or not all(isinstance(t, Tensor) for t in tensors):
+        if (
+            not isinstance(tensors, tuple | list)
+            or not tensors
+            or not all(isinstance(t, Tensor) for t in tensors)
+        ):
             raise DpvdError(
-                f"data must be a tensor or a tuple of tensors, got {type(data).__name__}: a loader or a data set "
-                "draws its own batches, which the account knows nothing of; give the tensors behind it"
+                f"data must be a tensor or a tuple of tensors, got {type(data).__name__}: a loader"
+                " or a data set draws its own batches, which the account knows nothing of; give"
+                " the tensors behind it"
             )
         lengths = [len(tensor) if tensor.dim() > 0 else 0 for tensor in tensors]
         if len(set(lengths)) > 1:
             raise DpvdError(f"the tensors of the data must have equal length, got {lengths}")
-        near = self.secret_size and self.examples <= 2 * lengths[0] and lengths[0] <= 2 * self.examples
+        near = (
+            self.secret_size and self.examples <= 2 * lengths[0] and lengths[0] <= 2 * self.examples
+        )
         if lengths[0] != self.examples and not near:
             raise DpvdError(
-                f"the plan is for {self.examples} examples, the data have {lengths[0]}: make the plan with "
-                f"examples={lengths[0]}, or with secret_size=True and a round number close to it"
+                f"the plan is for {self.examples} examples, the data have {lengths[0]}: make the"
+                f" plan with examples={lengths[0]}, or with secret_size=True and a round number"
+                " close to it"
             )
         return tuple(tensors)
 
     def _sampling_bits(self, examples: int, start: int) -> BitSource:
-        """The plan's own stream; a seeded one stands where the draws of the first ``start`` steps have left it."""
+        """The plan's own stream; a seeded one stands where the draws of the first ``start`` steps
+        have left it.
+        """
         stream = self.bits("sampling")
         if isinstance(stream, SeededBits):
             stream.position = start * self.sampler.bytes_per_draw(examples)
@@ -260,17 +293,25 @@ class PrivacyPlan:
     # What the accountant reads.
 
     def event(self, steps: int | None = None) -> DpEvent:
-        """What ``steps`` steps (all of them, if not given) release, in dp-accounting's vocabulary."""
+        """What ``steps`` steps (all of them, if not given) release, in dp-accounting's
+        vocabulary.
+        """
         return self.sampler.event(self._noise_multiplier(), self.steps if steps is None else steps)
 
-    def epsilon(self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None) -> float:
+    def epsilon(
+        self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None
+    ) -> float:
         """ε of ``steps`` steps at this δ."""
         in_unit_interval(delta=delta)
         name = AccountantName.parse(accountant)
         return epsilon(self.event(steps), delta, accountant=name, relation=self.relation)
 
-    def guarantee(self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None) -> Guarantee:
-        """The privacy statement for ``steps`` steps of this plan, if it is carried out as it stands."""
+    def guarantee(
+        self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None
+    ) -> Guarantee:
+        """The privacy statement for ``steps`` steps of this plan, if it is carried out as it
+        stands.
+        """
         taken = self.steps if steps is None else steps
         return Guarantee(
             epsilon=self.epsilon(delta, accountant, taken),
@@ -302,11 +343,17 @@ class PrivacyPlan:
         }
         return tuple(fact for fact, absent in missing.items() if absent)
 
-    def calibrate(self, epsilon: float, delta: float, accountant: AccountantName | str = "pld") -> "PrivacyPlan":
-        """The same plan with the smallest noise that keeps it within (ε, δ); ε = ∞ gives ordinary training."""
+    def calibrate(
+        self, epsilon: float, delta: float, accountant: AccountantName | str = "pld"
+    ) -> "PrivacyPlan":
+        """The same plan with the smallest noise that keeps it within (ε, δ); ε = ∞ gives ordinary
+        training.
+        """
         in_unit_interval(delta=delta)
         if epsilon == math.inf:
-            return replace(self, noise_multiplier=0.0, clipping=replace(self.clipping, mode=ClippingMode.NONE))
+            return replace(
+                self, noise_multiplier=0.0, clipping=replace(self.clipping, mode=ClippingMode.NONE)
+            )
         positive(epsilon=epsilon)
         multiplier = noise_multiplier_for(
             epsilon,
@@ -317,17 +364,26 @@ class PrivacyPlan:
         )
         return replace(self, noise_multiplier=multiplier)
 
-    def affordable_steps(self, epsilon: float, delta: float, accountant: AccountantName | str = "pld") -> int:
+    def affordable_steps(
+        self, epsilon: float, delta: float, accountant: AccountantName | str = "pld"
+    ) -> int:
         """How many steps at this plan's noise stay within (ε, δ)."""
         positive(epsilon=epsilon)
         in_unit_interval(delta=delta)
         return steps_for(
-            epsilon, delta, self.event, accountant=AccountantName.parse(accountant), relation=self.relation
+            epsilon,
+            delta,
+            self.event,
+            accountant=AccountantName.parse(accountant),
+            relation=self.relation,
         )
 
     def _noise_multiplier(self) -> float:
         if self.noise_multiplier is None:
-            raise DpvdError("the plan has no noise yet: call .calibrate(epsilon, delta), or give noise_multiplier")
+            raise DpvdError(
+                "the plan has no noise yet: call .calibrate(epsilon, delta), or give"
+                " noise_multiplier"
+            )
         return self.noise_multiplier
 
     # How it is written down.

@@ -10,7 +10,9 @@ from tests.benchmarks.made_up import good_results
 
 
 def test_the_table_of_limits_is_complete() -> None:
-    """Two systems on five workloads against the plain step, and private sparse VD on five; time and memory."""
+    """Two systems on five workloads against the plain step, and private sparse VD on five; time and
+    memory.
+    """
     verdicts = check.judge(good_results())
     assert len(verdicts) == 2 * (2 * 5 + 5)
     assert all(verdict.kept for verdict in verdicts)
@@ -26,13 +28,20 @@ def test_the_table_of_limits_is_complete() -> None:
         ("lstm", "dpvd", 1.2),
     ],
 )
-def test_a_step_above_its_limit_falls_short_and_one_at_it_does_not(workload: str, system: str, limit: float) -> None:
+def test_a_step_above_its_limit_falls_short_and_one_at_it_does_not(
+    workload: str, system: str, limit: float
+) -> None:
     results = good_results()
     results["workloads"][workload]["systems"][system]["ratio"] = limit
     assert all(verdict.kept for verdict in check.judge(results))
     results["workloads"][workload]["systems"][system]["ratio"] = limit + 0.001
     (short,) = [verdict for verdict in check.judge(results) if not verdict.kept]
-    assert (short.workload, short.system, short.quantity, short.limit) == (workload, system, "time", limit)
+    assert (short.workload, short.system, short.quantity, short.limit) == (
+        workload,
+        system,
+        "time",
+        limit,
+    )
 
 
 def test_sparse_private_is_held_against_sparse_in_time_and_memory() -> None:

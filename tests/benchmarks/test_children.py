@@ -36,7 +36,9 @@ class TakingHere:
 
 @pytest.fixture
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measure here instead of in a process for each figure: loading torch takes longer than the rest."""
+    """Measure here instead of in a process for each figure: loading torch takes longer than the
+    rest.
+    """
 
     def here(*arguments: object, python: Path | None = None) -> Any:
         assert python in (None, Path(sys.executable))
@@ -52,7 +54,14 @@ def test_a_run_of_a_workload_has_all_figures() -> None:
     assert found["batch"] == 4
     assert found["parameters"] == 17 * 8 + 9 * 10
     assert found["variational"] == "converted to AdditiveLinear: 0, 2; left as they are: none"
-    assert set(found["systems"]) == {"plain", "by-hand", "dpsgd", "dpvd", "sparse", "sparse-private"}
+    assert set(found["systems"]) == {
+        "plain",
+        "by-hand",
+        "dpsgd",
+        "dpvd",
+        "sparse",
+        "sparse-private",
+    }
     assert found["rounds"] >= 2 * 3  # of two runs
     assert found["systems"]["plain"]["ratio"] == 1
     assert found["systems"]["sparse"]["ratio_to"] == {"sparse": 1}
@@ -100,7 +109,9 @@ def test_systems_take_turns_in_processes_of_their_own() -> None:
 
 def test_a_system_that_cannot_take_turns_says_why_and_leaves_nothing_behind(tmp_path: Path) -> None:
     printing = tmp_path / "printing"
-    printing.write_text("#!/bin/sh\necho hello\necho answer: ready\nread line\necho ValueError: tired >&2\nexit 1\n")
+    printing.write_text(
+        "#!/bin/sh\necho hello\necho answer: ready\nread line\necho ValueError: tired >&2\nexit 1\n"
+    )
     printing.chmod(0o755)
     taking = Taking(python=printing)
     taking.wait_until_ready()
@@ -126,7 +137,9 @@ def test_a_child_that_is_killed_or_too_slow_says_so(tmp_path: Path) -> None:
 
 
 def test_long_reasons_are_cut() -> None:
-    reason = children._reason(1, "Traceback:\n  File ...\nRuntimeError: " + "x" * 500 + "\nsome warning\n")
+    reason = children._reason(
+        1, "Traceback:\n  File ...\nRuntimeError: " + "x" * 500 + "\nsome warning\n"
+    )
     assert reason.startswith("RuntimeError: xxx")
     assert len(reason) == children.LONGEST_REASON
 

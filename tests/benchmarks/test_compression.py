@@ -14,17 +14,32 @@ from torch import nn
 import dpvd.nn as dn
 from benchmarks import compression
 
-PROTOCOL = Protocol(1, 3, 1.0, 2, shrinks_per_epoch=2, batch_size=16, noise_learning_rate=1.0, log_sigma2=-4.0, shift=1)
+PROTOCOL = Protocol(
+    1,
+    3,
+    1.0,
+    2,
+    shrinks_per_epoch=2,
+    batch_size=16,
+    noise_learning_rate=1.0,
+    log_sigma2=-4.0,
+    shift=1,
+)
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Conv2d(1, 4, 5), nn.MaxPool2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10))
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 5), nn.MaxPool2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(144, 10)
+    )
 
 
 @pytest.fixture
 def data() -> Images:
     generator = torch.Generator().manual_seed(0)
-    x, y = torch.rand(64, 1, 28, 28, generator=generator), torch.randint(10, (64,), generator=generator)
+    x, y = (
+        torch.rand(64, 1, 28, 28, generator=generator),
+        torch.randint(10, (64,), generator=generator),
+    )
     return Images(x, y)
 
 
@@ -46,11 +61,16 @@ def test_a_stopped_run_goes_on_to_the_same_end(data: Images, tmp_path: Path) -> 
     whole = train(network, PROTOCOL, data, data, 1, Log(None, {}))
     assert _without_times(resumed) == _without_times(whole)
     assert len(whole.history) == 3
-    assert all(torch.equal(a, b) for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b)
+        for a, b in zip(resumed.model.parameters(), whole.model.parameters(), strict=True)
+    )
 
 
 def _without_times(run: Run) -> list[dict[str, object]]:
-    return [{name: value for name, value in epoch.items() if name != "cpu"} for epoch in run.history]
+    return [
+        {name: value for name, value in epoch.items() if name != "cpu"} for epoch in run.history
+    ]
 
 
 def test_images_are_moved_by_at_most_the_shift(data: Images) -> None:
@@ -58,7 +78,11 @@ def test_images_are_moved_by_at_most_the_shift(data: Images) -> None:
     moved, labels = data.some(rows, 1, generator)
     assert torch.equal(labels, data.y)
     padded = nn.functional.pad(data.x, [1] * 4)
-    places = [padded[:, :, down : down + 28, right : right + 28] for down in range(3) for right in range(3)]
+    places = [
+        padded[:, :, down : down + 28, right : right + 28]
+        for down in range(3)
+        for right in range(3)
+    ]
     matches = torch.stack([(moved == place).flatten(1).all(1) for place in places])
     assert (matches.sum(0) == 1).all(), "an image is one of the nine, and no other image"
     assert (matches.sum(1) > 0).all(), "and each of the nine is among 64"
@@ -74,7 +98,9 @@ def test_shrinking_changes_sizes_and_not_predictions(data: Images) -> None:
     assert run.model[0].out_channels == 2
     torch.testing.assert_close(run.model.eval()(data.x), outputs)
     layers = dn.sparsity(run.model).layers
-    assert sum(layer.weights - layer.pruned for layer in layers) <= expected.weights - expected.pruned
+    assert (
+        sum(layer.weights - layer.pruned for layer in layers) <= expected.weights - expected.pruned
+    )
 
 
 def test_results_count_from_the_weights_at_first(data: Images, tmp_path: Path) -> None:
@@ -111,7 +137,9 @@ def test_shrinking_ends_when_its_epochs_are_over(data: Images) -> None:
     assert run.model is model
 
 
-def test_the_log_of_a_network_that_lost_everything_is_strict_json(data: Images, tmp_path: Path) -> None:
+def test_the_log_of_a_network_that_lost_everything_is_strict_json(
+    data: Images, tmp_path: Path
+) -> None:
     run = train_dense(network, dataclasses.replace(PROTOCOL, dense_epochs=0), data, seed=0)
     with torch.no_grad():
         for layer in (run.model[0], run.model[4]):
@@ -123,23 +151,35 @@ def test_the_log_of_a_network_that_lost_everything_is_strict_json(data: Images, 
     log = Log(tmp_path / "run.json", {})
     log.keep(run)
     log.finish(run, result)
-    assert json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)["result"]["compression"] is None
+    assert (
+        json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)["result"][
+            "compression"
+        ]
+        is None
+    )
 
 
 def test_the_command_trains_and_writes_a_log(
-    data: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    data: Images,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setitem(NETWORKS, "lenet-5", (network, PROTOCOL))
     test = Images(data.x[:32], data.y[:32])
     monkeypatch.setattr(compression, "images", lambda *options: (data, None, test))
     path = tmp_path / "run.json"
-    monkeypatch.setattr("sys.argv", ["compression", "lenet-5", "--seed", "1", "--all-images", "--log", str(path)])
+    monkeypatch.setattr(
+        "sys.argv", ["compression", "lenet-5", "--seed", "1", "--all-images", "--log", str(path)]
+    )
     compression.main()
     written = json.loads(path.read_text())
     assert (written["network"], written["seed"], len(written["history"])) == ("lenet-5", 1, 3)
     assert written["protocol"]["batch_size"] == 16
     assert f"after pruning {written['result']['error_after']:.2%}" in capsys.readouterr().out
-    assert written["result"]["error_after"] * 32 == pytest.approx(round(written["result"]["error_after"] * 32))
+    assert written["result"]["error_after"] * 32 == pytest.approx(
+        round(written["result"]["error_after"] * 32)
+    )
 
 
 def test_a_log_refuses_infinities(data: Images, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""The comparison of norms with Opacus: our side of it, against the oracle, and the measure of difference."""
+"""The comparison of norms with Opacus: our side of it, against the oracle, and the measure of
+difference.
+"""
 
 import pytest
 from benchmarks.norm_cases import CASES, loss
@@ -10,7 +12,9 @@ from dpvd.grads import Clipping, clipped_grad
 @pytest.mark.parametrize("name", CASES)
 def test_our_norms_are_those_of_the_oracle(name: str) -> None:
     case = CASES[name]
-    oracle = clipped_grad(case.model(), loss, case.inputs(), clipping=Clipping("flat"), engine="loop")
+    oracle = clipped_grad(
+        case.model(), loss, case.inputs(), clipping=Clipping("flat"), engine="loop"
+    )
     assert difference(our_norms(case), oracle.norms[:, 0].tolist()) < AGREED
 
 

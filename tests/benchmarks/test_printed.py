@@ -40,7 +40,10 @@ def initial(made: PreparedRun) -> list[Tensor]:
 
 def moved(made: PreparedRun, reading: Reading) -> list[Tensor]:
     """By how much training moved the weights."""
-    return [after - before for before, after in zip(initial(made), train(made, reading).weights, strict=True)]
+    return [
+        after - before
+        for before, after in zip(initial(made), train(made, reading).weights, strict=True)
+    ]
 
 
 def loss_fn(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -55,7 +58,9 @@ def test_without_noise_it_takes_steps_on_the_packages_clipped_sums() -> None:
     clipped = 0
     for batch, rate in zip(batches(made), learning_rates(made, PLAIN), strict=True):
         with torch.enable_grad():
-            found = clipped_grad(model, loss_fn, batch, clipping=replace(made.plan.clipping, clip_norm=0.3))
+            found = clipped_grad(
+                model, loss_fn, batch, clipping=replace(made.plan.clipping, clip_norm=0.3)
+            )
         clipped += (found.norms > 0.3).sum().item()
         for parameter, total in zip(model.parameters(), found.grads.values(), strict=True):
             parameter.sub_(rate / 200 * total)
@@ -76,25 +81,33 @@ def test_a_kl_term_inside_the_clip_is_part_of_every_gradient() -> None:
     for batch in batches(made):
         totals = [torch.zeros_like(weight) for weight in weights]
         for x, y in zip(*batch, strict=True):
-            found = gradient_of_the_bound(weights, x, y, zeta=5.0 * 8.0 / 200, examples=made.plan.examples)
+            found = gradient_of_the_bound(
+                weights, x, y, zeta=5.0 * 8.0 / 200, examples=made.plan.examples
+            )
             for layer in (0, 2):
                 norm = torch.cat([part.flatten() for part in found[layer : layer + 2]]).norm()
                 for which in (layer, layer + 1):
                     totals[which] += (0.3 / norm).clamp_max(1.0) * found[which]
-        weights = [weight - 5.0 / 200 * total for weight, total in zip(weights, totals, strict=True)]
+        weights = [
+            weight - 5.0 / 200 * total for weight, total in zip(weights, totals, strict=True)
+        ]
     for ours, expected in zip(train(made, reading).weights, weights, strict=True):
         assert torch.allclose(ours, expected, atol=1e-4)
         assert (ours - expected).norm() < 1e-3 * expected.norm()
 
 
-def gradient_of_the_bound(weights: list[Tensor], x: Tensor, y: Tensor, zeta: float, examples: int) -> list[Tensor]:
+def gradient_of_the_bound(
+    weights: list[Tensor], x: Tensor, y: Tensor, zeta: float, examples: int
+) -> list[Tensor]:
     """Of one example's loss and its share of the KL term, by autograd."""
     watched = [weight.detach().clone().requires_grad_() for weight in weights]
     with torch.enable_grad():
         hidden = F.linear(x, watched[0], watched[1]).relu()
         loss = F.cross_entropy(F.linear(hidden, watched[2], watched[3]), y)
         # In float64, and a little off 0: log α is infinite there, and the slope 0.
-        kl = sum(exact_kl((zeta**2 / (w.double().square() + 1e-20)).log()).sum() for w in watched[::2])
+        kl = sum(
+            exact_kl((zeta**2 / (w.double().square() + 1e-20)).log()).sum() for w in watched[::2]
+        )
         return list(torch.autograd.grad(loss + kl / examples, watched))
 
 
@@ -111,7 +124,9 @@ def test_a_kl_term_outside_the_clip_is_added_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("noise", "std"), [({"sum_noise": 8.0}, 0.5 * 8.0 / 200), ({"weight_noise": 8.0}, 8.0)], ids=["sum", "weights"]
+    ("noise", "std"),
+    [({"sum_noise": 8.0}, 0.5 * 8.0 / 200), ({"weight_noise": 8.0}, 8.0)],
+    ids=["sum", "weights"],
 )
 def test_noise_has_the_scale_of_the_reading(noise: dict[str, float], std: float) -> None:
     made = run(steps=1)
@@ -122,11 +137,15 @@ def test_noise_has_the_scale_of_the_reading(noise: dict[str, float], std: float)
 
 def test_what_is_not_carried_leaves_the_steps_alone() -> None:
     made = run()
-    carried, apart = (replace(PLAIN, weight_noise=8.0, carried=carried) for carried in (True, False))
+    carried, apart = (
+        replace(PLAIN, weight_noise=8.0, carried=carried) for carried in (True, False)
+    )
     for change, clean in zip(moved(made, apart), moved(made, PLAIN), strict=True):
         assert torch.equal(change, clean)
     assert not torch.equal(moved(made, carried)[0], moved(made, PLAIN)[0])
-    assert train(made, apart).accuracy != train(made, PLAIN).accuracy  # but it is in what is released
+    assert (
+        train(made, apart).accuracy != train(made, PLAIN).accuracy
+    )  # but it is in what is released
 
 
 def test_sampling_is_centred_and_has_variance_from_every_weight() -> None:

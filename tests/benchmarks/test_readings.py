@@ -30,7 +30,12 @@ def made_up() -> dict[str, Any]:
         "without": accuracy(0.801),
         "sampled": accuracy(0.802),
     }
-    kl = {"accuracy": accuracy(0.7), "pull": [1.5, 2.5], "clipped": [0.1, 0.2], "factor": [0.25, 0.75]}
+    kl = {
+        "accuracy": accuracy(0.7),
+        "pull": [1.5, 2.5],
+        "clipped": [0.1, 0.2],
+        "factor": [0.25, 0.75],
+    }
     schedules = {"printed": [0.05, 1.0], "tuned": [0.3, 0.5]}
     return {
         "about": {"protocol": "", "seeds": 5, "schedules": schedules, "delta": 1e-5},
@@ -51,7 +56,12 @@ def made_up() -> dict[str, Any]:
             "distance_median": 0.123,
             "reach": 21.1,
             "small": {"noise": 0.000121, "accuracy": accuracy(0.844), "epsilon": 3_456_789.0},
-            "printed": {"noise": 11.88, "accuracy": accuracy(0.11), "epsilon": 0.0501, "epsilon_reach": 8.7654},
+            "printed": {
+                "noise": 11.88,
+                "accuracy": accuracy(0.11),
+                "epsilon": 0.0501,
+                "epsilon_reach": 8.7654,
+            },
         },
         "tied": {"printed": tied, "tuned": tied},
         "layers": [{"dataset": "digits", "claimed": 1.0, "true": 1.47001}],
@@ -84,7 +94,10 @@ def page() -> str:
         "ends up to 0.32 apart (8 examples tried; median 0.12)",
         "no ε below 3,400,000 is true of it (84.4 ± 1.2 %)",
         "by up to 21 over the run, for which ε is 8.766",
-        "| as printed: η₀ = 0.05, γ = 1 | 0.012 to 0.00012 | 0.046 | 0.12 and 0.062 | 1.2 % and 0.45 % | 80.1 ± 1.2 %",
+        (
+            "| as printed: η₀ = 0.05, γ = 1 | 0.012 to 0.00012 | 0.046 | 0.12 and 0.062 | 1.2 % and"
+            " 0.45 % | 80.1 ± 1.2 %"
+        ),
         "| DIGITS | 1 | 1.471 |",
         "| tuned | inside the clip | 70.0 ± 1.2 % | 1.5 and 2.5 | 0.25 and 0.75 |",
         "| 10 | as printed: η₀ = 0.05, γ = 1 | 85.7 ± 1.2 % | 12.1 ± 1.2 % | 182 and 113 |",
@@ -173,5 +186,7 @@ def test_a_forgotten_root_of_two_is_judged_by_the_noise_it_leaves() -> None:
     assert all(true > claimed for (_, claimed), true in found.items())
     plan = PrivacyPlan(examples=1437, batch_size=100, epochs=100.0).calibrate(1.0, 1e-5)
     assert plan.noise_multiplier is not None
-    weaker = PrivacyPlan(examples=1437, batch_size=100, epochs=100.0, noise_multiplier=plan.noise_multiplier / 2**0.5)
+    weaker = PrivacyPlan(
+        examples=1437, batch_size=100, epochs=100.0, noise_multiplier=plan.noise_multiplier / 2**0.5
+    )
     assert found["digits", 1.0] == weaker.epsilon(1e-5)

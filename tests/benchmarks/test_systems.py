@@ -49,23 +49,31 @@ def test_networks_can_be_written_out_and_nonsense_is_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["digits-mlp", "cnn", "lstm"])
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_every_system_trains_every_parameter(system: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_system_trains_every_parameter(
+    system: str, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     work = workload(f"{kind}/miniature")
     if not applies(system, work):
         pytest.skip("says nothing on this workload")
-    models: list[nn.Module] = []  # the plain network, and the variational copy that is trained in its place
+    models: list[
+        nn.Module
+    ] = []  # the plain network, and the variational copy that is trained in its place
 
     def remembered(model: nn.Module) -> nn.Module:
         models.append(model)
         return model
 
     watched = replace(work, build=lambda: remembered(work.build()))
-    monkeypatch.setattr(systems, "variational", lambda *args, **options: remembered(variational(*args, **options)))
+    monkeypatch.setattr(
+        systems, "variational", lambda *args, **options: remembered(variational(*args, **options))
+    )
     step = SYSTEMS[system](watched)
     before = {name: p.clone() for name, p in models[-1].named_parameters()}
     step()
     assert [name for name, p in models[-1].named_parameters() if torch.equal(p, before[name])] == []
-    assert len(models) == (1 if system in ("plain", "plain-channels-last", "by-hand", "dpsgd") else 2)
+    assert len(models) == (
+        1 if system in ("plain", "plain-channels-last", "by-hand", "dpsgd") else 2
+    )
 
 
 def test_the_step_written_by_hand_is_the_one_of_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +82,9 @@ def test_the_step_written_by_hand_is_the_one_of_the_engine(monkeypatch: pytest.M
         monkeypatch.setattr(module, "noise_on_grid", lambda *_: GridNoise(std=1e-12, unit=2.0**-40))
     for system in ("by-hand", "dpsgd"):
         models: list[nn.Module] = []
-        watched = replace(work, build=lambda models=models: models.append(work.build()) or models[-1])
+        watched = replace(
+            work, build=lambda models=models: models.append(work.build()) or models[-1]
+        )
         step = SYSTEMS[system](watched)
         for _ in range(3):
             step()

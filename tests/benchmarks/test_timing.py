@@ -19,14 +19,22 @@ def test_every_system_has_one_turn_in_each_round_and_another_one_begins() -> Non
 
         return take
 
-    times = interleaved({name: turns(step(name, 0.03)) for name in ("a", "b")}, rounds=3, seconds=60)
+    times = interleaved(
+        {name: turns(step(name, 0.03)) for name in ("a", "b")}, rounds=3, seconds=60
+    )
     assert [len(values) for values in times.values()] == [3, 3]
     assert order[-6:] == ["a", "b", "b", "a", "a", "b"]
 
 
 def test_short_steps_take_several_in_a_turn_and_long_ones_fewer() -> None:
-    """Ten steps of 2 ms fill a turn; ten of 200 ms would take two seconds, so that system takes two."""
-    assert timing._repeats({"short": 2.0, "near": 3.0, "long": 200.0}) == {"short": 10, "near": 10, "long": 2}
+    """Ten steps of 2 ms fill a turn; ten of 200 ms would take two seconds, so that system takes
+    two.
+    """
+    assert timing._repeats({"short": 2.0, "near": 3.0, "long": 200.0}) == {
+        "short": 10,
+        "near": 10,
+        "long": 2,
+    }
     assert timing._repeats({"long": 700.0, "longer": 9000.0}) == {"long": 1, "longer": 1}
 
 

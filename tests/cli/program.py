@@ -1,4 +1,6 @@
-"""How tests call the program: in this process where it can be, in one of its own where that is the point."""
+"""How tests call the program: in this process where it can be, in one of its own where that is the
+point.
+"""
 
 import io
 import json
@@ -12,7 +14,8 @@ from unittest.mock import patch
 
 from dpvd.cli import main
 
-# A shell starts background jobs with Ctrl-C ignored, and children inherit that; the tests send it on purpose.
+# A shell starts background jobs with Ctrl-C ignored, and children inherit that; the tests send it
+# on purpose.
 TAKE_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
 PROGRAM = (sys.executable, "-c", f"{TAKE_INTERRUPTS}; from dpvd.cli import main; main()")
 
@@ -77,4 +80,8 @@ def assert_refused(outcome: Outcome, *words: str) -> None:
 
 def contents(folder: Path) -> dict[str, bytes]:
     """Every file below a folder, by name, byte for byte."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }

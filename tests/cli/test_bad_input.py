@@ -1,4 +1,6 @@
-"""Bad input to ``dpvd train``: one clear line, exit code 2, nothing lost and nothing half-written."""
+"""Bad input to ``dpvd train``: one clear line, exit code 2, nothing lost and nothing
+half-written.
+"""
 
 import os
 import shutil
@@ -106,11 +108,15 @@ def test_a_finished_run_is_not_overwritten(run):
 def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("precious")
     assert_refused(call(*train_line(tmp_path / "file")), "is a file")
-    assert_refused(call(*train_line(tmp_path / "file" / "run")), "cannot write into", "another --out")
+    assert_refused(
+        call(*train_line(tmp_path / "file" / "run")), "cannot write into", "another --out"
+    )
     assert contents(tmp_path) == {"file": b"precious"}
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere")
+@pytest.mark.skipif(
+    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="the superuser may write anywhere"
+)
 def test_a_folder_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o500)
     assert_refused(call(*train_line(tmp_path / "run")), "cannot write into")

@@ -34,7 +34,9 @@ def test_epsilon_for_a_noise_is_the_reverse():
 def test_the_papers_sigma_is_noise_over_twice_the_clipping_bound():
     row = call("budget", *SETTING, "--noise-multiplier", 2, "--json").json[0]
     assert row["sigma"] == 1.0  # sensitivity C
-    replaced = call("budget", *SETTING, "--noise-multiplier", 2, "--relation", "replace-one", "--json").json[0]
+    replaced = call(
+        "budget", *SETTING, "--noise-multiplier", 2, "--relation", "replace-one", "--json"
+    ).json[0]
     assert replaced["sigma"] == 2.0  # sensitivity 2C
 
 
@@ -47,7 +49,15 @@ def test_no_noise_has_no_epsilon():
 def test_the_table_fits_80_columns_and_names_everything(question):
     outcome = call("budget", *SETTING, *question)
     assert max(map(len, outcome.out.splitlines())) <= 80
-    for word in (*ALL, "noise z", "the paper's σ", "δ = 1e-05", "60,000 examples", "2,000 steps", "add-or-remove"):
+    for word in (
+        *ALL,
+        "noise z",
+        "the paper's σ",
+        "δ = 1e-05",
+        "60,000 examples",
+        "2,000 steps",
+        "add-or-remove",
+    ):
         assert word in outcome.out
 
 

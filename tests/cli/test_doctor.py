@@ -1,4 +1,6 @@
-"""``dpvd doctor``: what it tells of a healthy installation, and that it does not call a broken one safe."""
+"""``dpvd doctor``: what it tells of a healthy installation, and that it does not call a broken one
+safe.
+"""
 
 import os
 
@@ -29,7 +31,11 @@ def test_it_says_what_draws_the_noise(native, monkeypatch):
     answer = call("doctor", "--json").json
     used = implementation_in_use()
     assert answer["noise_made_by"] == ("compiled kernels" if used.compiled else "NumPy")
-    assert (answer["transform"], answer["cipher"], answer["safe"]) == (used.transform, used.cipher, True)
+    assert (answer["transform"], answer["cipher"], answer["safe"]) == (
+        used.transform,
+        used.cipher,
+        True,
+    )
     assert bool(answer["hint"]) == (not used.compiled)
 
 
@@ -42,7 +48,9 @@ def test_without_entropy_it_is_unsafe(monkeypatch):
     assert answer.json["safe"] is False
 
 
-@pytest.mark.parametrize(("expected", "test"), [("_STREAM", "key stream"), ("_SEEDED_NOISE", "seeded noise")])
+@pytest.mark.parametrize(
+    ("expected", "test"), [("_STREAM", "key stream"), ("_SEEDED_NOISE", "seeded noise")]
+)
 def test_another_value_than_the_known_one_is_unsafe(expected, test, monkeypatch):
     monkeypatch.setattr(doctor, expected, "another")
     answer = call("doctor", "--json")

@@ -13,10 +13,16 @@ FLAGS = {"batch_size": "--batch-size", "seed": "--seed", "out_dir": "--out"}
     [
         ("batch_size must be at least 1, got 0", "--batch-size must be at least 1, got 0"),
         ("seed can be chosen only here", "--seed can be chosen only here"),
-        ("the run in x was started with seed 0, not 1", "the run in x was started with --seed 0, not 1"),
+        (
+            "the run in x was started with seed 0, not 1",
+            "the run in x was started with --seed 0, not 1",
+        ),
         # No parameter of this command.
         ("epochs must be above 0, got 0", "epochs must be above 0, got 0"),
-        ("the run in x was started with checksum a, not b", "the run in x was started with checksum a, not b"),
+        (
+            "the run in x was started with checksum a, not b",
+            "the run in x was started with checksum a, not b",
+        ),
         # Files that happen to have such a name.
         ("seed exists and is not empty", "seed exists and is not empty"),
         ("seed is a file", "seed is a file"),

@@ -1,4 +1,6 @@
-"""What the program loads: help nothing, a question about a budget no torch, and each command all it says it does."""
+"""What the program loads: help nothing, a question about a budget no torch, and each command all it
+says it does.
+"""
 
 import subprocess
 import sys
@@ -9,18 +11,31 @@ import typer
 from dpvd.cli import COMMANDS, app
 
 HEAVY = ("torch", "matplotlib", "sklearn", "dp_accounting", "scipy", "numpy")
-BUDGET = ("budget", "--epsilon", "1", "--delta", "1e-5", "--examples", "1000", "--batch-size", "100", "--epochs", "2")
+BUDGET = (
+    "budget",
+    "--epsilon",
+    "1",
+    "--delta",
+    "1e-5",
+    "--examples",
+    "1000",
+    "--batch-size",
+    "100",
+    "--epochs",
+    "2",
+)
 
 
 def loaded_by(*arguments: str) -> set[str]:
     """Which heavy packages the program has imported when it ends."""
     program = (
-        "import atexit, sys\n"
-        f"atexit.register(lambda: print('LOADED', *[name for name in {HEAVY!r} if name in sys.modules]))\n"
-        f"sys.argv = ['dpvd', *{arguments!r}]\n"
-        "from dpvd.cli import main; main()"
+        f"import atexit, sys\natexit.register(lambda: print('LOADED', *[name for name in {HEAVY!r}"
+        f" if name in sys.modules]))\nsys.argv = ['dpvd', *{arguments!r}]\nfrom dpvd.cli import"
+        " main; main()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
     last = done.stdout.splitlines()[-1].split()
     assert last[0] == "LOADED"
     return set(last[1:])

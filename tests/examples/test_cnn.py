@@ -17,7 +17,12 @@ pytestmark = pytest.mark.skipif(not FILES, reason="DPVD_DATA_DIR does not name a
 @pytest.fixture(scope="module")
 def output() -> str:
     short = ["--examples", "3000", "--steps", "20", "--epsilon", "8", "--data-dir", str(FILES)]
-    done = subprocess.run([sys.executable, "-W", "error", EXAMPLE, *short], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-W", "error", EXAMPLE, *short],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 

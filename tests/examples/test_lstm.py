@@ -14,7 +14,10 @@ FILES = os.environ.get("DPVD_DATA_DIR")
 
 def run(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments], capture_output=True, text=True, timeout=300
+        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -32,7 +35,10 @@ def output() -> str:
 
 
 def test_every_layer_is_variational(output):
-    assert "converted to AdditiveLSTM: lstm; converted to AdditiveLinear: head; left as they are: none" in output
+    assert (
+        "converted to AdditiveLSTM: lstm; converted to AdditiveLinear: head; left as they are: none"
+        in output
+    )
 
 
 def test_it_states_a_guarantee_within_the_budget(output):

@@ -12,7 +12,10 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "transfer.py"
 
 def run(*arguments: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), *arguments], capture_output=True, text=True, timeout=120
+        [sys.executable, "-W", "error", str(EXAMPLE), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -24,14 +27,18 @@ def output() -> str:
 
 
 def test_both_heads_state_a_guarantee_within_the_budget(output):
-    spent = [float(value) for value in re.findall(r"\(([\d.]+), 1e-05\)-differentially private", output)]
+    spent = [
+        float(value) for value in re.findall(r"\(([\d.]+), 1e-05\)-differentially private", output)
+    ]
     assert len(spent) == 2
     assert all(1.9 < epsilon <= 2.0 for epsilon in spent)
     assert output.count("all examples in every step for 40 steps") == 2
 
 
 def test_heads_learn_and_public_features_help(output):
-    on_features, on_pixels = (float(value) for value in re.findall(r"test accuracy (0\.\d+)", output))
+    on_features, on_pixels = (
+        float(value) for value in re.findall(r"test accuracy (0\.\d+)", output)
+    )
     assert on_pixels > 0.7  # half of the labels would be right by chance
     assert on_features > on_pixels
 

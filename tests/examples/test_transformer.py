@@ -12,9 +12,21 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "transformer.py"
 
 @pytest.fixture(scope="module")
 def output() -> str:
-    """A short run: a fifth of the steps, and a budget that is worth about as much for each of them."""
+    """A short run: a fifth of the steps, and a budget that is worth about as much for each of
+    them.
+    """
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(EXAMPLE), "--epsilon", "8", "--steps", "20", "--validate"],
+        [
+            sys.executable,
+            "-W",
+            "error",
+            str(EXAMPLE),
+            "--epsilon",
+            "8",
+            "--steps",
+            "20",
+            "--validate",
+        ],
         capture_output=True,
         text=True,
         timeout=300,

@@ -52,11 +52,18 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
         *cell_specs(TINY, "DPVD-zCDP", Variant.TUNED, 1.0, CHOSEN, 2),
         *cell_specs(TINY, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 2),
         *cell_specs(TINY, "NP", Variant.AS_PRINTED, None, {}, 2),
-        *(spec for points in sweep_specs(TINY, CHOSEN).values() for each in points.values() for spec in each),
+        *(
+            spec
+            for points in sweep_specs(TINY, CHOSEN).values()
+            for each in points.values()
+            for spec in each
+        ),
         *(spec for each in delta_specs(TINY).values() for spec in each),
     ]
     for spec in dict.fromkeys(specs):
-        folder.records.write(made_up(spec, 0.8 + 0.02 * spec.seed + 0.1 * (spec.variant is Variant.TUNED)))
+        folder.records.write(
+            made_up(spec, 0.8 + 0.02 * spec.seed + 0.1 * (spec.variant is Variant.TUNED))
+        )
     return write_artefacts(folder, Artefacts.of(folder, [TINY])).parent
 
 
@@ -66,7 +73,9 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def test_the_table_has_published_and_own_figures(written: Path) -> None:
-    by_cell = {(row["method"], row["ε asked for"]): row for row in rows(written / "tables" / "table1.csv")}
+    by_cell = {
+        (row["method"], row["ε asked for"]): row for row in rows(written / "tables" / "table1.csv")
+    }
     row = by_cell["DPVD-zCDP", "1"]
     assert (row["published"], row["as printed"], row["tuned"], row["recipe"], row["ε spent"]) == (
         "92.78",
@@ -81,8 +90,13 @@ def test_the_table_has_published_and_own_figures(written: Path) -> None:
 
 
 @pytest.mark.parametrize(("accuracy", "marked"), [(0.9277, True), (0.9278, False), (0.95, False)])
-def test_a_mean_below_the_published_value_is_marked_however_close(accuracy: float, marked: bool) -> None:
-    runs = [made_up(spec, accuracy) for spec in cell_specs(TINY, "DPVD-zCDP", Variant.AS_PRINTED, 1.0, {}, 2)]
+def test_a_mean_below_the_published_value_is_marked_however_close(
+    accuracy: float, marked: bool
+) -> None:
+    runs = [
+        made_up(spec, accuracy)
+        for spec in cell_specs(TINY, "DPVD-zCDP", Variant.AS_PRINTED, 1.0, {}, 2)
+    ]
     table = table1(Results(runs, {}), load_claims(), [TINY])
     (row,) = [row for row in table.rows if row[1:3] == ("DPVD-zCDP", "1")]
     assert row[4].endswith("↓") == marked
@@ -104,7 +118,9 @@ def test_choices_are_listed_with_their_cost(written: Path) -> None:
 
 
 def test_every_claim_has_a_verdict(written: Path) -> None:
-    sentences, numbers = (rows(written / "tables" / f"{name}.csv") for name in ("claims", "numbers"))
+    sentences, numbers = (
+        rows(written / "tables" / f"{name}.csv") for name in ("claims", "numbers")
+    )
     verdicts = {row["verdict"] for row in [*sentences, *numbers]}
     assert verdicts == {"reproduced", "not reproduced", "inconclusive"}
     assert all(row["reason"] for row in [*sentences, *numbers])
@@ -112,25 +128,43 @@ def test_every_claim_has_a_verdict(written: Path) -> None:
     assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
     assert len({row["claim"] for row in sentences}) == len(claims.sentences) + len(claims.noise)
     for variant in ("as-printed", "tuned"):
-        assert len([row for row in numbers if row["variant"] == variant]) == len(claims.numbers) // 2  # one data set
-    assert [row["published"] for row in numbers if row["variant"] == "recipe"] == ["94.17", "92.78", "90.38"]
+        assert (
+            len([row for row in numbers if row["variant"] == variant]) == len(claims.numbers) // 2
+        )  # one data set
+    assert [row["published"] for row in numbers if row["variant"] == "recipe"] == [
+        "94.17",
+        "92.78",
+        "90.38",
+    ]
 
 
 def test_figures_are_there_twice_and_their_words_are_text(written: Path) -> None:
     figures = written / "figures"
-    assert {path.stem for path in figures.glob("*.png")} == {"fig2-tiny", "fig3", "fig4", "fig5-tiny"}
-    assert {path.stem for path in figures.glob("*.svg")} == {path.stem for path in figures.glob("*.png")}
+    assert {path.stem for path in figures.glob("*.png")} == {
+        "fig2-tiny",
+        "fig3",
+        "fig4",
+        "fig5-tiny",
+    }
+    assert {path.stem for path in figures.glob("*.svg")} == {
+        path.stem for path in figures.glob("*.png")
+    }
     for path in figures.glob("*.svg"):
         text = path.read_text(encoding="utf-8")
         assert "test accuracy" in text or "σ = noise / (2C)" in text
         assert "$" not in text  # a formula that nobody set
     assert "published" in (figures / "fig2-tiny.svg").read_text(encoding="utf-8")
-    assert "published" not in (figures / "fig3.svg").read_text(encoding="utf-8")  # none is for one epoch
+    assert "published" not in (figures / "fig3.svg").read_text(
+        encoding="utf-8"
+    )  # none is for one epoch
 
 
 def test_captions_tell_the_number_of_runs_the_epochs_and_the_spread(written: Path) -> None:
     page = (written / "reproduction.html").read_text(encoding="utf-8")
-    assert "2 runs a curve. tiny: 4 hidden units, batches of 200, 1 epoch. Bands: one standard deviation" in page
+    assert (
+        "2 runs a curve. tiny: 4 hidden units, batches of 200, 1 epoch. Bands: one standard"
+        " deviation" in page
+    )
     assert "there they stand for 100 epochs with 1000 hidden units on DIGITS" in page
     assert "Mean of 2 runs a point; bars: one standard deviation over runs" in page
 
@@ -147,7 +181,9 @@ def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:
 
 def test_a_figure_is_the_same_however_often_it_was_drawn() -> None:
     specs = cell_specs(DIGITS_100, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 2)
-    drawings = draw_all(Results([made_up(spec, 0.5) for spec in specs], {}), load_claims(), [DIGITS_100])
+    drawings = draw_all(
+        Results([made_up(spec, 0.5) for spec in specs], {}), load_claims(), [DIGITS_100]
+    )
     for drawing in drawings:
         first = svg_bytes(drawing.figure)
         png_bytes(drawing.figure)
@@ -160,7 +196,9 @@ def test_published_values_are_inside_their_panel() -> None:
     for protocol in (MNIST_QUICK, DIGITS_100):
         specs = cell_specs(protocol, "DPVD-AC", Variant.AS_PRINTED, 0.1, {}, 1)
         runs = [made_up(spec, 0.5) for spec in specs]
-        (drawing,) = [d for d in draw_all(Results(runs, {}), claims, [protocol]) if d.name == "fig4"]
+        (drawing,) = [
+            d for d in draw_all(Results(runs, {}), claims, [protocol]) if d.name == "fig4"
+        ]
         for axes in drawing.figure.axes:
             crosses = [line.get_xdata()[0] for line in axes.lines if line.get_marker() == "X"]
             assert len(crosses) == 3

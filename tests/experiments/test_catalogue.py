@@ -72,7 +72,9 @@ def test_the_table_has_every_method_budget_variant_and_seed() -> None:
 def test_the_printed_settings_are_the_papers() -> None:
     printed = [s for s in all_runs(Experiment.TABLE1, MNIST_200) if s.variant is Variant.AS_PRINTED]
     private = [s for s in printed if s.epsilon is not None]
-    settings = {(s.hidden, s.batch_size, s.epochs, s.learning_rate, s.gamma, s.delta) for s in printed}
+    settings = {
+        (s.hidden, s.batch_size, s.epochs, s.learning_rate, s.gamma, s.delta) for s in printed
+    }
     assert settings == {(1000, 600, 200.0, 0.1, 1.0, 1e-5)}
     assert {(s.clipping, s.clip_norm) for s in private} == {("per-layer", 2.0)}
 
@@ -90,8 +92,14 @@ def test_tuned_runs_differ_in_learning_rate_and_decay_only() -> None:
 def test_runs_that_wait_for_a_choice_are_left_out() -> None:
     cell = TuningCell("digits-100", "DPVD-AC", 1.0)
     assert not [s for s in runs_of(Experiment.TABLE1, DIGITS_100, {}) if s.variant is Variant.TUNED]
-    tuned = [s for s in runs_of(Experiment.TABLE1, DIGITS_100, {cell: (0.3, 0.5)}) if s.variant is Variant.TUNED]
-    assert {(s.method, s.epsilon, s.learning_rate, s.gamma) for s in tuned} == {("DPVD-AC", 1.0, 0.3, 0.5)}
+    tuned = [
+        s
+        for s in runs_of(Experiment.TABLE1, DIGITS_100, {cell: (0.3, 0.5)})
+        if s.variant is Variant.TUNED
+    ]
+    assert {(s.method, s.epsilon, s.learning_rate, s.gamma) for s in tuned} == {
+        ("DPVD-AC", 1.0, 0.3, 0.5)
+    }
 
 
 def test_a_sweep_changes_one_setting_at_a_time() -> None:
@@ -107,7 +115,9 @@ def test_a_sweep_changes_one_setting_at_a_time() -> None:
                 assert len(specs) == MNIST_10.sweep_seeds
                 for spec in specs:
                     assert getattr(spec, setting) == value
-                    assert {n for n, v in spec.to_dict().items() if base[spec.seed][n] != v} <= {setting}
+                    assert {n for n, v in spec.to_dict().items() if base[spec.seed][n] != v} <= {
+                        setting
+                    }
 
 
 def test_protocols_sweep_around_their_own_settings() -> None:
@@ -120,7 +130,11 @@ def test_protocols_sweep_around_their_own_settings() -> None:
 
 def test_claims_speak_of_what_there_is() -> None:
     claims = load_claims()
-    cells = {(p.dataset, s.method, s.epsilon) for p in (DIGITS_100, MNIST_10) for s in all_runs(Experiment.TABLE1, p)}
+    cells = {
+        (p.dataset, s.method, s.epsilon)
+        for p in (DIGITS_100, MNIST_10)
+        for s in all_runs(Experiment.TABLE1, p)
+    }
     assert {(n.dataset, n.method, n.epsilon) for n in claims.numbers} <= cells
     assert len(claims.numbers) == 26
     assert len(claims.noise) == 4

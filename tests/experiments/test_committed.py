@@ -1,4 +1,6 @@
-"""The records that come with the project: every ε is true for what ran, and what is shown follows from them."""
+"""The records that come with the project: every ε is true for what ran, and what is shown follows
+from them.
+"""
 
 import csv
 import json
@@ -40,7 +42,9 @@ def recomputed(record: Record) -> dict[str, float]:
 
 @cache
 def _epsilon(plan: str, delta: float, accountant: str) -> float:
-    """ε by an accountant. Runs that differ in seed, learning rate or words share their plan and its ε."""
+    """ε by an accountant. Runs that differ in seed, learning rate or words share their plan and its
+    ε.
+    """
     return PrivacyPlan.from_dict(json.loads(plan)).epsilon(delta, accountant)
 
 
@@ -66,7 +70,9 @@ def test_a_record_that_claims_too_little_is_noticed() -> None:
         check(record)
 
 
-@pytest.mark.parametrize("change", [{"noise_multiplier": 0.5}, {"steps": 4}, {"seed": 7}, {"batch_size": 100}])
+@pytest.mark.parametrize(
+    "change", [{"noise_multiplier": 0.5}, {"steps": 4}, {"seed": 7}, {"batch_size": 100}]
+)
 def test_a_plan_that_is_not_the_records_is_noticed(change: dict[str, Any]) -> None:
     record = run_spec(spec(), digits())
     record.plan.update(change)
@@ -117,15 +123,24 @@ def test_what_is_shown_is_what_the_records_give(tmp_path: Path) -> None:
     """Whoever changes records or their pages runs ``python -m benchmarks.reproduction_page``."""
     artefacts = Artefacts.of(FOLDER, FOLDER.protocols())
     write_artefacts(Folder(tmp_path), artefacts)
-    made = {FOLDER.path / path.relative_to(tmp_path): path.read_bytes() for path in tmp_path.rglob("*.*")}
-    made |= {ROOT / "docs" / name: content for name, content in documents(FOLDER, artefacts).items()}
+    made = {
+        FOLDER.path / path.relative_to(tmp_path): path.read_bytes()
+        for path in tmp_path.rglob("*.*")
+    }
+    made |= {
+        ROOT / "docs" / name: content for name, content in documents(FOLDER, artefacts).items()
+    }
     for path, content in made.items():
         assert path.exists(), f"{path} is missing"
-        assert essence(path, path.read_bytes()) == essence(path, content), f"{path} is not what the records give"
+        assert essence(path, path.read_bytes()) == essence(path, content), (
+            f"{path} is not what the records give"
+        )
 
 
 def essence(path: Path, content: bytes) -> bytes | list[str]:
-    """What must be the same: every byte, but of a figure the words only. Versions of matplotlib draw differently."""
+    """What must be the same: every byte, but of a figure the words only. Versions of matplotlib
+    draw differently.
+    """
     if path.suffix == ".png":
         return b""
     if path.suffix == ".svg":

@@ -17,9 +17,9 @@ from tests.experiments.small import TINY, digits, spec
 
 KILLED = -9
 BEGIN = (
-    "from pathlib import Path; from dpvd.experiments import PROTOCOLS, Experiment, Folder, reproduce; "
-    "from tests.experiments.small import TINY; PROTOCOLS['tiny'] = TINY; "
-    "reproduce(Experiment.FIG2, [TINY], Folder(Path({folder!r})))"
+    "from pathlib import Path; from dpvd.experiments import PROTOCOLS, Experiment, Folder,"
+    " reproduce; from tests.experiments.small import TINY; PROTOCOLS['tiny'] = TINY;"
+    " reproduce(Experiment.FIG2, [TINY], Folder(Path({folder!r})))"
 )
 
 
@@ -37,7 +37,9 @@ def test_a_second_start_runs_nothing(tmp_path) -> None:
     seen: list[Status] = []
     folder = Folder(tmp_path)
     run = reproduce(Experiment.FIG4, [TINY], folder, on_progress=seen.append)
-    assert run == 3 * 2 + 3 * 2 * 2  # trials of three cells; two variants and two seeds of three methods
+    assert (
+        run == 3 * 2 + 3 * 2 * 2
+    )  # trials of three cells; two variants and two seeds of three methods
     assert (seen[0].runs, seen[-1].runs, seen[-1].of) == (0, run, run)
     assert seen[-1].done == pytest.approx(seen[-1].total)
     before = state(tmp_path)

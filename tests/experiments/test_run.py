@@ -43,16 +43,24 @@ def test_printed_settings_are_trained_with() -> None:
     run = prepare(spec(), digits())
     assert (run.recipe.momentum, run.recipe.average) == (0, 0)
     assert (run.recipe.kl_weight, run.recipe.kl_warmup) == (0, 0)
-    assert (str(run.recipe.decay), run.recipe.gamma, run.recipe.learning_rate) == ("power", 1.0, 0.05)
+    assert (str(run.recipe.decay), run.recipe.gamma, run.recipe.learning_rate) == (
+        "power",
+        1.0,
+        0.05,
+    )
     assert (str(run.plan.clipping.mode), run.plan.clipping.clip_norm) == ("per-layer", 2.0)
     assert torch.equal(run.network.inputs(run.dataset.train_x), digits().train_x)
     assert run.plan.tuned == ()
-    assert "tenth of the training data" in prepare(spec(variant=Variant.TUNED), digits()).plan.tuned[0]
+    assert (
+        "tenth of the training data" in prepare(spec(variant=Variant.TUNED), digits()).plan.tuned[0]
+    )
 
 
 def test_bytes_are_brought_between_zero_and_one() -> None:
     data = digits()
-    stored = replace(data, train_x=(data.train_x * 255).byte(), test_x=(data.test_x * 255).byte(), checksum="")
+    stored = replace(
+        data, train_x=(data.train_x * 255).byte(), test_x=(data.test_x * 255).byte(), checksum=""
+    )
     inputs = prepare(spec(), stored).dataset.train_x
     assert torch.equal(inputs, stored.train_x.float() / 255)
 
@@ -72,7 +80,12 @@ def test_without_privacy_there_is_no_epsilon() -> None:
 
 def test_trials_never_see_the_test_data() -> None:
     data = digits()
-    blind = replace(data, test_x=torch.zeros_like(data.test_x), test_y=torch.zeros_like(data.test_y), checksum="")
+    blind = replace(
+        data,
+        test_x=torch.zeros_like(data.test_x),
+        test_y=torch.zeros_like(data.test_y),
+        checksum="",
+    )
     trial = spec(part=Part.HELD_OUT)
     seen, unseen = run_spec(trial, data), run_spec(trial, blind)
     assert replace(seen, seconds=0.0) == replace(unseen, seconds=0.0)

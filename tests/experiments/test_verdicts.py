@@ -67,7 +67,9 @@ def test_a_printed_accuracy_holds_within_two_errors(accuracy: float, expected: V
 
 @pytest.mark.parametrize(("gain", "expected"), [(0.01, YES), (-0.01, NO), (0.0001, OPEN)])
 def test_a_comparison_needs_a_clear_difference(gain: float, expected: Verdict) -> None:
-    of = results(lambda spec: 0.8 + gain * (spec.method == "DPVD-zCDP"), cells("DPVD-AC", "DPVD-zCDP"))
+    of = results(
+        lambda spec: 0.8 + gain * (spec.method == "DPVD-zCDP"), cells("DPVD-AC", "DPVD-zCDP")
+    )
     assert verdict("more accurate than DPVD-AC", of) is expected
 
 
@@ -131,13 +133,19 @@ def _summary(accuracies: list[float]) -> Summary:
 @pytest.mark.parametrize(("lowest", "expected"), [(0.09, YES), (0.01, NO)])
 def test_where_dropout_gains_most(lowest: float, expected: Verdict) -> None:
     gains = {10.0: 0.02, 1.0: 0.03, 0.1: lowest}
-    of = results(lambda spec: 0.7 + gains[spec.epsilon] * (spec.method == "DPVD-zCDP"), cells("DPVD-zCDP", "SVI-zCDP"))
+    of = results(
+        lambda spec: 0.7 + gains[spec.epsilon] * (spec.method == "DPVD-zCDP"),
+        cells("DPVD-zCDP", "SVI-zCDP"),
+    )
     assert verdict("gains most", of) is expected
 
 
 def test_a_loss_is_no_gain_where_it_is_smallest() -> None:
     losses = {10.0: -0.5, 1.0: -0.3, 0.1: -0.1}
-    of = results(lambda spec: 0.7 + losses[spec.epsilon] * (spec.method == "DPVD-zCDP"), cells("DPVD-zCDP", "SVI-zCDP"))
+    of = results(
+        lambda spec: 0.7 + losses[spec.epsilon] * (spec.method == "DPVD-zCDP"),
+        cells("DPVD-zCDP", "SVI-zCDP"),
+    )
     assert verdict("gains most", of) is NO
 
 

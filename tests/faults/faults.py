@@ -1,7 +1,7 @@
 """The faults: what is changed in the package, and the test that has to notice.
 
-Each is a mistake that was made in some implementation of private training, or that is easily made. Training still
-runs and learns with all of them; only the guarantee is wrong.
+Each is a mistake that was made in some implementation of private training, or that is easily made.
+Training still runs and learns with all of them; only the guarantee is wrong.
 
 Here are those of a step's sum and noise; those of one package each stand in files of their own.
 """
@@ -167,7 +167,9 @@ FAULTS = [
     Fault(
         "norms from a part of each row",
         "nn/sum_of_squares.py",
-        {"float32_row_squares(rows.detach().numpy()": "float32_row_squares(rows.detach()[:, 1:].contiguous().numpy()"},
+        {
+            "float32_row_squares(rows.detach().numpy()": "float32_row_squares(rows.detach()[:, 1:].contiguous().numpy()"
+        },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(

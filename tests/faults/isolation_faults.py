@@ -26,7 +26,9 @@ FAULTS = [
     Fault(
         "mixing tolerated a hundred times as much",
         "grads/closeness.py",
-        {"    return within(ours, truth, relative * ": "    return within(ours, truth, 100 * relative * "},
+        {
+            "    return within(ours, truth, relative * ": "    return within(ours, truth, 100 * relative * "
+        },
         TESTS + "test_the_least_mixing_that_is_noticed[dtype1-1e-12]",
     ),
     Fault(
@@ -36,12 +38,15 @@ FAULTS = [
             "            self._replace_quietly(replaced, seen)\n": "            return\n",
             "        base = self._quiet_base()\n": "        return\n",
         },
-        TESTS + "test_a_layer_that_mixes_examples_is_refused[batch statistics behind noise-auto-dtype1]",
+        TESTS
+        + "test_a_layer_that_mixes_examples_is_refused[batch statistics behind noise-auto-dtype1]",
     ),
     Fault(
         "the fast engine for a model that could not be checked",
         "grads/choice.py",
-        {"            if not finding.why_not:\n": "            if not finding.why_not or not finding.made:\n"},
+        {
+            "            if not finding.why_not:\n": "            if not finding.why_not or not finding.made:\n"
+        },
         TESTS + "test_noise_that_cannot_be_replayed_is_left_to_the_safe_engines",
     ),
     Fault(
@@ -53,7 +58,9 @@ FAULTS = [
     Fault(
         "attributes not compared",
         "grads/trial.py",
-        {"            if own.same_as(others):\n": "            if not own.changed_buffers(others):\n"},
+        {
+            "            if own.same_as(others):\n": "            if not own.changed_buffers(others):\n"
+        },
         TESTS + "test_averages_that_are_kept_are_refused[attribute-auto]",
     ),
     Fault(
@@ -75,7 +82,8 @@ FAULTS = [
             "            self._compare_norms(self.base, seen)\n": "            return\n",
             "        ours = self.run(few).norms\n": "        ours = None\n",
         },
-        TESTS + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
+        TESTS
+        + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
     ),
     Fault(
         "no check after the first",

@@ -1,4 +1,6 @@
-"""Faults of the account: steps that are not counted, formulas that promise too much, ledgers that forget."""
+"""Faults of the account: steps that are not counted, formulas that promise too much, ledgers that
+forget.
+"""
 
 from tests.faults.fault import Fault
 
@@ -97,13 +99,17 @@ RELATIONS = [
         "pairs of add-or-remove for the profile of replace-one",
         "privacy/pld.py",
         {"    if relation is Relation.REPLACE_ONE:  # pairs": "    if False:  # pairs"},
-        TEST_ACCOUNTANTS + "test_poisson_under_replace_one_matches_an_independent_account[1.0-0.1-60-1e-05-0.0004]",
+        TEST_ACCOUNTANTS
+        + "test_poisson_under_replace_one_matches_an_independent_account[1.0-0.1-60-1e-05-0.0004]",
     ),
     Fault(
         "the profile of Poisson sampling for subsets of a fixed size",
         "privacy/pld.py",
-        {"fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile": "replace_profile"},
-        TEST_ACCOUNTANTS + "test_no_accountant_falls_below_an_independent_account[1.0-0.1-60-1e-05-0.0004]",
+        {
+            "fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile": "replace_profile"
+        },
+        TEST_ACCOUNTANTS
+        + "test_no_accountant_falls_below_an_independent_account[1.0-0.1-60-1e-05-0.0004]",
     ),
     Fault(
         "a theorem for add-or-remove taken for replace-one",
@@ -147,7 +153,9 @@ LEDGERS = [
     Fault(
         "a second writer not noticed",
         LEDGER,
-        {"if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):": "if False:"},
+        {
+            "if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):": "if False:"
+        },
         TEST_LEDGER + "test_a_second_writer_is_noticed",
     ),
     Fault(

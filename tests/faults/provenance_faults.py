@@ -1,10 +1,17 @@
-"""Faults by which something goes unaccounted: foreign batches, forgotten steps, words that claim too much."""
+"""Faults by which something goes unaccounted: foreign batches, forgotten steps, words that claim
+too much.
+"""
 
 from tests.faults.fault import Fault
 
 __all__ = ["FAULTS"]
 
-ACCOUNT, PLAN, STEP, UPDATE = "training/account.py", "plan.py", "training/step.py", "training/update.py"
+ACCOUNT, PLAN, STEP, UPDATE = (
+    "training/account.py",
+    "plan.py",
+    "training/step.py",
+    "training/update.py",
+)
 CHECKS = "training/checks.py"
 TEST_PROVENANCE = "tests/training/test_provenance.py::"
 TEST_UPDATE = "tests/training/test_update.py::"
@@ -30,13 +37,15 @@ NOISE = [
         "seeded noise under a plan with the system's",
         STEP,
         {'        plan.check_source(self._noise, "noise")\n': ""},
-        TEST_PROVENANCE + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
+        TEST_PROVENANCE
+        + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
     ),
     Fault(
         "seeded batches under a plan with the system's",
         PLAN,
         {'            self.check_source(bits, "bits")\n': "            pass\n"},
-        TEST_PROVENANCE + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
+        TEST_PROVENANCE
+        + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
     ),
 ]
 
@@ -99,7 +108,8 @@ MEMORY = [
         "steps that a state dict does not bring along",
         ACCOUNT,
         {"        _read_line(self, state_dict)\n": ""},
-        TEST_PROVENANCE + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[state dict]",
+        TEST_PROVENANCE
+        + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[state dict]",
     ),
     Fault(
         "steps that a copy of the model does not know",
@@ -171,8 +181,11 @@ WORDS = [
     Fault(
         "changes by other code not noticed",
         ACCOUNT,
-        {"        return known is not None and known.differ_from(self._model, self._held)\n": "        return False\n"},
-        TEST_PROVENANCE + "TestForeignChanges::test_between_steps_and_after_the_last_they_are_stated",
+        {
+            "        return known is not None and known.differ_from(self._model, self._held)\n": "        return False\n"
+        },
+        TEST_PROVENANCE
+        + "TestForeignChanges::test_between_steps_and_after_the_last_they_are_stated",
     ),
     Fault(
         "declared batches said to have been seen",
@@ -183,7 +196,11 @@ WORDS = [
     Fault(
         "declared batches said to be covered",
         STEP,
-        {'self._account.note_not_covered("how batches were drawn, which the caller declared and nobody saw")': "pass"},
+        {
+            "            self._account.note_not_covered(\n"
+            '                "how batches were drawn, which the caller declared and nobody saw"\n'
+            "            )\n": "            pass\n"
+        },
         TEST_PROVENANCE + "TestBatches::test_declared_batches_are_stated_as_not_seen",
     ),
     Fault(
@@ -201,7 +218,9 @@ WORDS = [
     Fault(
         "noise calibrated for fewer steps than are taken",
         PLAN,
-        {"lambda z: self.sampler.event(z, self.steps)": "lambda z: self.sampler.event(z, self.steps // 2)"},
+        {
+            "lambda z: self.sampler.event(z, self.steps)": "lambda z: self.sampler.event(z, self.steps // 2)"
+        },
         "tests/test_plan.py::test_calibrate_then_account[rdp]",
     ),
 ]

@@ -1,7 +1,7 @@
 """Runs chosen tests against a copy of the package, in a process of its own.
 
-The processes are forked from a server that has imported torch and the like, but nothing of dpvd: that takes
-seconds, and would otherwise have to be paid for every fault.
+The processes are forked from a server that has imported torch and the like, but nothing of dpvd:
+that takes seconds, and would otherwise have to be paid for every fault.
 """
 
 import multiprocessing
@@ -16,7 +16,14 @@ import pytest
 __all__ = ["AVAILABLE", "CAUGHT", "PASSED", "Outcome", "run_tests"]
 
 ROOT = Path(__file__).parents[2]
-PRELOADED = ["torch._dynamo", "dp_accounting", "sklearn.datasets", "safetensors.torch", "pytest", "hypothesis"]
+PRELOADED = [
+    "torch._dynamo",
+    "dp_accounting",
+    "sklearn.datasets",
+    "safetensors.torch",
+    "pytest",
+    "hypothesis",
+]
 TIME_LIMIT = 120.0  # seconds
 
 PASSED = int(pytest.ExitCode.OK)
@@ -28,7 +35,9 @@ AVAILABLE = "forkserver" in multiprocessing.get_all_start_methods()
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run of tests came to: ``PASSED``, ``CAUGHT`` or another exit code, and all that was printed."""
+    """What a run of tests came to: ``PASSED``, ``CAUGHT`` or another exit code, and all that was
+    printed.
+    """
 
     code: int | None
     output: str
@@ -40,9 +49,9 @@ def run_tests(copy: Path, *tests: str, time_limit: float = TIME_LIMIT) -> Outcom
     A run that takes longer than ``time_limit`` seconds is ended, and its code is negative.
 
     Guarantees:
-        The code is ``CAUGHT`` only if a test was run and failed by an assertion of its own. A package that cannot be
-        imported, a test that does not exist or ends in another exception, and a package from elsewhere give
-        other codes.
+        The code is ``CAUGHT`` only if a test was run and failed by an assertion of its own. A
+        package that cannot be imported, a test that does not exist or ends in another exception,
+        and a package from elsewhere give other codes.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
@@ -53,7 +62,9 @@ def run_tests(copy: Path, *tests: str, time_limit: float = TIME_LIMIT) -> Outcom
     if process.is_alive():
         process.kill()
         process.join()
-    return Outcome(process.exitcode, log.read_text() if log.exists() else "(the process did not start)")
+    return Outcome(
+        process.exitcode, log.read_text() if log.exists() else "(the process did not start)"
+    )
 
 
 class _Witness:
@@ -65,8 +76,12 @@ class _Witness:
 
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
         failures = (AssertionError, pytest.fail.Exception)
-        if call.excinfo is not None and not (call.when == "call" and call.excinfo.errisinstance(failures)):
-            pytest.exit(f"{item.nodeid} broke off instead of failing:\n{call.excinfo.getrepr()}", BROKEN)
+        if call.excinfo is not None and not (
+            call.when == "call" and call.excinfo.errisinstance(failures)
+        ):
+            pytest.exit(
+                f"{item.nodeid} broke off instead of failing:\n{call.excinfo.getrepr()}", BROKEN
+            )
 
 
 def _child(copy: Path, tests: tuple[str, ...], log: Path) -> None:
@@ -88,7 +103,9 @@ def _child(copy: Path, tests: tuple[str, ...], log: Path) -> None:
             raise ImportError(f"dpvd was imported from {dpvd.__file__}, not from the copy")
         options = ["-x", "-q", "--tb=short", "-p", "no:cacheprovider"]
         code = int(pytest.main([*options, *tests], plugins=[_Witness()]))
-    except BaseException as error:  # an uncaught exception would end in the exit code of a failed test
+    except (
+        BaseException
+    ) as error:  # an uncaught exception would end in the exit code of a failed test
         print(f"the tests were not run: {error!r}", flush=True)
         code = BROKEN
     sys.exit(code)

@@ -17,8 +17,12 @@ pytestmark = pytest.mark.skipif(not AVAILABLE, reason="processes cannot be forke
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A folder with a copy of the package as it is. Compiled files stay behind: they could hide a change."""
-    shutil.copytree(ROOT / "src" / "dpvd", tmp_path / "dpvd", ignore=shutil.ignore_patterns("__pycache__"))
+    """A folder with a copy of the package as it is. Compiled files stay behind: they could hide a
+    change.
+    """
+    shutil.copytree(
+        ROOT / "src" / "dpvd", tmp_path / "dpvd", ignore=shutil.ignore_patterns("__pycache__")
+    )
     return tmp_path
 
 
@@ -44,7 +48,9 @@ def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:
         ("rows = sampler.draw(", "rows = no_such_name.draw(", "broke off instead of failing"),
     ],
 )
-def test_a_broken_package_does_not_count_as_caught(before: str, after: str, message: str, copy: Path) -> None:
+def test_a_broken_package_does_not_count_as_caught(
+    before: str, after: str, message: str, copy: Path
+) -> None:
     Fault("not a fault but a crash", "plan.py", {before: after}, "").put_into(copy / "dpvd")
     outcome = run_tests(copy, "tests/test_plan.py::test_batches_keep_examples_together")
     assert outcome.code not in (CAUGHT, PASSED)

@@ -20,7 +20,9 @@ def two_layers(make: Callable[[int, int], nn.Module]) -> nn.Module:
 
 def type_a(i: int, o: int, **options: object) -> nn.Module:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # the caveat on type A is tested where it belongs
+        warnings.simplefilter(
+            "ignore", UserWarning
+        )  # the caveat on type A is tested where it belongs
         return MultiplicativeLinear(i, o, kind="A", log_alpha=-1.0, **options)  # type: ignore[arg-type]
 
 
@@ -32,7 +34,9 @@ def pruned(layer: nn.Module) -> nn.Module:
 
 
 class Unruly(nn.Module):
-    """A module of the user's own: parameters without a rule, a plain and a variational layer inside."""
+    """A module of the user's own: parameters without a rule, a plain and a variational layer
+    inside.
+    """
 
     def __init__(self, i: int, o: int) -> None:
         super().__init__()
@@ -59,18 +63,26 @@ LAYERS: dict[str, Callable[[int, int], nn.Module]] = {
     "additive per layer": lambda i, o: AdditiveLinear(i, o, rates="layer", log_sigma2=-2.0),
     "additive per neuron": lambda i, o: AdditiveLinear(i, o, rates="neuron", log_sigma2=-2.0),
     "additive per weight": lambda i, o: AdditiveLinear(i, o, rates="weight", log_sigma2=-2.0),
-    "additive tied": lambda i, o: AdditiveLinear(i, o, rates="layer", learned=False, log_sigma2=-2.0),
-    "additive without noise": lambda i, o: AdditiveLinear(i, o, rates="layer", learned=False, log_sigma2=-torch.inf),
+    "additive tied": lambda i, o: AdditiveLinear(
+        i, o, rates="layer", learned=False, log_sigma2=-2.0
+    ),
+    "additive without noise": lambda i, o: AdditiveLinear(
+        i, o, rates="layer", learned=False, log_sigma2=-torch.inf
+    ),
     "additive without bias": lambda i, o: AdditiveLinear(i, o, bias=False, log_sigma2=-2.0),
     "additive pruned": lambda i, o: pruned(AdditiveLinear(i, o, log_sigma2=-2.0)),
-    "additive per neuron pruned": lambda i, o: pruned(AdditiveLinear(i, o, rates="neuron", log_sigma2=-2.0)),
+    "additive per neuron pruned": lambda i, o: pruned(
+        AdditiveLinear(i, o, rates="neuron", log_sigma2=-2.0)
+    ),
     "no rule": Unruly,
 }
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     logits = model(x)
-    return F.cross_entropy(logits.flatten(1, -2).sum(1) if logits.dim() > 2 else logits, y, reduction="none")
+    return F.cross_entropy(
+        logits.flatten(1, -2).sum(1) if logits.dim() > 2 else logits, y, reduction="none"
+    )
 
 
 def squared_error(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -83,10 +95,16 @@ def confidence_penalty(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return F.cross_entropy(first, y, reduction="none") + (first - second).square().mean(1)
 
 
-LOSSES = {"cross entropy": cross_entropy, "squared error": squared_error, "two calls": confidence_penalty}
+LOSSES = {
+    "cross entropy": cross_entropy,
+    "squared error": squared_error,
+    "two calls": confidence_penalty,
+}
 
 
-def make_batch(count: int, generator: torch.Generator, positions: int | None = None) -> tuple[Tensor, Tensor]:
+def make_batch(
+    count: int, generator: torch.Generator, positions: int | None = None
+) -> tuple[Tensor, Tensor]:
     shape = (count, FEATURES) if positions is None else (count, positions, FEATURES)
     x = torch.randn(shape, generator=generator, dtype=torch.float64) * 2
     return x, torch.randint(CLASSES, (count,), generator=generator)

@@ -1,4 +1,6 @@
-"""Multi-head attention through the factored engine equals the oracle: shapes, masks, uses, dropout."""
+"""Multi-head attention through the factored engine equals the oracle: shapes, masks, uses,
+dropout.
+"""
 
 import pytest
 import torch
@@ -17,13 +19,20 @@ CLASSES = 3
 class Attends(nn.Module):
     """Attention of a sequence to itself, or to another one, and a loss on what comes out of it."""
 
-    def __init__(self, layer: nn.MultiheadAttention, *, use: str = "values", masks: bool = False) -> None:
+    def __init__(
+        self, layer: nn.MultiheadAttention, *, use: str = "values", masks: bool = False
+    ) -> None:
         super().__init__()
         self.layer, self.use, self.masks = layer, use, masks
 
-    def forward(self, x: Tensor, *memory: Tensor) -> Tensor:  # [B, T, width], [B, S, kdim], [B, S, vdim]
+    def forward(
+        self, x: Tensor, *memory: Tensor
+    ) -> Tensor:  # [B, T, width], [B, S, kdim], [B, S, vdim]
         key, value = memory or (x, x)
-        options: dict[str, object] = {"need_weights": self.use != "values", "average_attn_weights": self.use != "heads"}
+        options: dict[str, object] = {
+            "need_weights": self.use != "values",
+            "average_attn_weights": self.use != "heads",
+        }
         if self.masks:
             options["key_padding_mask"] = padding(key)
             options["attn_mask"] = torch.ones(x.shape[1], key.shape[1], dtype=torch.bool).triu(2)
@@ -41,7 +50,9 @@ class Attends(nn.Module):
 
 
 def padding(key: Tensor) -> Tensor:
-    """Which keys of each example are hidden: those whose first entry is large, never the first key."""
+    """Which keys of each example are hidden: those whose first entry is large, never the first
+    key.
+    """
     hidden = key[:, :, 0] > 0.5
     hidden[:, 0] = False
     return hidden
@@ -57,9 +68,13 @@ def loss(model: nn.Module, y: Tensor, *sequences: Tensor) -> Tensor:
     return F.cross_entropy(model(*sequences), y, reduction="none")
 
 
-def sequences(generator: torch.Generator, count: int, *shapes: tuple[int, int]) -> tuple[Tensor, ...]:
+def sequences(
+    generator: torch.Generator, count: int, *shapes: tuple[int, int]
+) -> tuple[Tensor, ...]:
     y = torch.randint(CLASSES, (count,), generator=generator)
-    return y, *(torch.randn(count, *shape, generator=generator, dtype=torch.float64) for shape in shapes)
+    return y, *(
+        torch.randn(count, *shape, generator=generator, dtype=torch.float64) for shape in shapes
+    )
 
 
 def make(
@@ -107,10 +122,27 @@ def test_every_mode_equals_the_oracle(batch_first, mode, generator):
     seed=st.integers(0, 2**31),
 )
 def test_any_shape_equals_the_oracle(
-    use, memory, count, queries, keys, heads, per_head, masks, bias, add_bias_kv, add_zero_attn, batch_first, seed
+    use,
+    memory,
+    count,
+    queries,
+    keys,
+    heads,
+    per_head,
+    masks,
+    bias,
+    add_bias_kv,
+    add_zero_attn,
+    batch_first,
+    seed,
 ):
     width = heads * per_head
-    options = {"bias": bias, "add_bias_kv": add_bias_kv, "add_zero_attn": add_zero_attn, "batch_first": batch_first}
+    options = {
+        "bias": bias,
+        "add_bias_kv": add_bias_kv,
+        "add_zero_attn": add_zero_attn,
+        "batch_first": batch_first,
+    }
     widths = (width, width)
     if memory == "other widths":
         widths = (width + 1, 2)
@@ -124,7 +156,9 @@ def test_any_shape_equals_the_oracle(
 
 
 def test_only_the_output_map_is_trained(generator):
-    """The rest frozen: the layer is still taken as a whole, since it uses the map without calling it."""
+    """The rest frozen: the layer is still taken as a whole, since it uses the map without calling
+    it.
+    """
     model, batch = make(), sequences(generator, 4, (3, 4))
     model.layer.batch_first = True
     model.layer.in_proj_weight.requires_grad_(False)
@@ -167,7 +201,9 @@ def test_auto_takes_the_fast_engine_for_a_transformer_with_dropout(generator, ca
 @pytest.mark.parametrize("use", ["values", "both"])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_dropout_is_drawn_again(batch_first, use, generator):
-    """The masks of the forward pass, not others: the unclipped sum is the ordinary gradient under the same seed."""
+    """The masks of the forward pass, not others: the unclipped sum is the ordinary gradient under
+    the same seed.
+    """
     model = make(use=use, dropout=0.5, batch_first=batch_first)
     batch = sequences(generator, 6, (4, 4))
     with torch.random.fork_rng():
@@ -180,14 +216,19 @@ def test_dropout_is_drawn_again(batch_first, use, generator):
 
 
 def test_keys_of_its_own_get_gradients_from_the_fast_engine(generator):
-    model, batch = make(use="both", add_bias_kv=True, batch_first=True), sequences(generator, 4, (3, 4))
+    model, batch = (
+        make(use="both", add_bias_kv=True, batch_first=True),
+        sequences(generator, 4, (3, 4)),
+    )
     result = run(Engine.FACTORED, model, loss, batch, Clipping())
     assert min(result.grads[f"layer.bias_{role}"].abs().max() for role in "kv") > 1e-3
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.5])
 def test_attention_over_the_batch_is_refused(dropout, generator):
-    """batch_first forgotten: the layer then attends from example to example. Its dropout must not hide that."""
+    """batch_first forgotten: the layer then attends from example to example. Its dropout must not
+    hide that.
+    """
 
     class Mixes(nn.Module):
         def __init__(self) -> None:

@@ -32,7 +32,12 @@ BROKEN = {
         "statistics of the whole batch",
         "GroupNorm",
     ),
-    "batch norm 2d": (nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8)), "1", "whole batch", "GroupNorm"),
+    "batch norm 2d": (
+        nn.Sequential(nn.Conv2d(3, 8, 1), nn.BatchNorm2d(8)),
+        "1",
+        "whole batch",
+        "GroupNorm",
+    ),
     "frozen batch norm": (
         nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8).requires_grad_(False)),
         "1",
@@ -51,24 +56,63 @@ BROKEN = {
         "keeps running statistics",
         "track_running_stats=False",
     ),
-    "observer": (nn.Sequential(nn.Linear(5, 3), MinMaxObserver()), "1", "range of what passes", "disable_observer"),
-    "embedding that rescales": (lookup(nn.Embedding(9, 4, max_norm=1.0)), "0", "rows", "max_norm=None"),
-    "embedding that counts": (lookup(nn.Embedding(9, 4, scale_grad_by_freq=True)), "0", "counts", "False"),
-    "sparse embedding": (lookup(nn.Embedding(9, 4, sparse=True)), "0", "sparse gradients", "sparse=False"),
-    "bag that rescales": (nn.Sequential(nn.EmbeddingBag(9, 4, max_norm=1.0)), "0", "rows", "max_norm=None"),
+    "observer": (
+        nn.Sequential(nn.Linear(5, 3), MinMaxObserver()),
+        "1",
+        "range of what passes",
+        "disable_observer",
+    ),
+    "embedding that rescales": (
+        lookup(nn.Embedding(9, 4, max_norm=1.0)),
+        "0",
+        "rows",
+        "max_norm=None",
+    ),
+    "embedding that counts": (
+        lookup(nn.Embedding(9, 4, scale_grad_by_freq=True)),
+        "0",
+        "counts",
+        "False",
+    ),
+    "sparse embedding": (
+        lookup(nn.Embedding(9, 4, sparse=True)),
+        "0",
+        "sparse gradients",
+        "sparse=False",
+    ),
+    "bag that rescales": (
+        nn.Sequential(nn.EmbeddingBag(9, 4, max_norm=1.0)),
+        "0",
+        "rows",
+        "max_norm=None",
+    ),
     "lazy": (nn.Sequential(nn.LazyLinear(3)), "0", "without a shape", "Call the model once"),
     "half precision": (nn.Sequential(nn.Linear(5, 3).half()), "0", "torch.float16", "model.float"),
     "bfloat16": (nn.Sequential(nn.Linear(5, 3).bfloat16()), "0", "torch.bfloat16", "model.float"),
-    "entries that share memory": (nn.Sequential(with_expanded_weight()), "0", "share memory", "clone()"),
-    "all frozen": (nn.Linear(5, 3).requires_grad_(False), "", "no trainable parameter", "requires_grad"),
+    "entries that share memory": (
+        nn.Sequential(with_expanded_weight()),
+        "0",
+        "share memory",
+        "clone()",
+    ),
+    "all frozen": (
+        nn.Linear(5, 3).requires_grad_(False),
+        "",
+        "no trainable parameter",
+        "requires_grad",
+    ),
 }
 
 FINE = {
     "dense": nn.Sequential(nn.Linear(5, 8), nn.Dropout(), nn.Linear(8, 3)),
-    "other norms": nn.Sequential(nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.LayerNorm(4)),
+    "other norms": nn.Sequential(
+        nn.Conv2d(3, 8, 1), nn.GroupNorm(2, 8), nn.InstanceNorm2d(8), nn.LayerNorm(4)
+    ),
     "batch norm in eval mode": nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8)).eval(),
     "plain embedding": lookup(nn.Embedding(9, 4)),
-    "frozen half precision": nn.Sequential(nn.Linear(5, 8).half().requires_grad_(False), nn.Linear(8, 3)),
+    "frozen half precision": nn.Sequential(
+        nn.Linear(5, 8).half().requires_grad_(False), nn.Linear(8, 3)
+    ),
     "variational": dpvd.variational(nn.Sequential(nn.Linear(5, 3))),
 }
 
@@ -95,7 +139,9 @@ def test_gradients_are_refused_for_the_same_reason(case, generator):
 
 def test_fake_quantisation_is_refused_while_it_observes():
     quantise = FakeQuantize()
-    assert [problem.module for problem in dpvd.check(nn.Sequential(nn.Linear(5, 3), quantise))] == ["1"]
+    assert [problem.module for problem in dpvd.check(nn.Sequential(nn.Linear(5, 3), quantise))] == [
+        "1"
+    ]
     quantise.disable_observer()
     assert dpvd.check(nn.Sequential(nn.Linear(5, 3), quantise)) == []
 
@@ -106,7 +152,9 @@ def test_nothing_is_said_of_sound_models(case):
 
 
 def test_all_problems_are_listed_and_the_refusal_counts_them(generator):
-    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3).half(), nn.BatchNorm1d(3))
+    model = nn.Sequential(
+        nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Linear(8, 3).half(), nn.BatchNorm1d(3)
+    )
     assert [problem.module for problem in dpvd.check(model)] == ["1", "2", "3"]
     with pytest.raises(DpvdError, match=r"'1'.*\(2 more: dpvd\.check\(model\) lists all\)"):
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
@@ -143,12 +191,18 @@ def test_the_repair_keeps_affine_weights_and_leaves_the_model_alone(generator):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     torch.testing.assert_close(fixed[1].weight, norm.weight)
     torch.testing.assert_close(fixed[1].bias, norm.bias)
-    assert (fixed[1].weight.requires_grad, fixed[1].bias.requires_grad, fixed[1].eps) == (True, False, 1e-3)
+    assert (fixed[1].weight.requires_grad, fixed[1].bias.requires_grad, fixed[1].eps) == (
+        True,
+        False,
+        1e-3,
+    )
     assert fixed[1].weight is not norm.weight
 
 
 def test_the_repaired_model_trains_like_the_oracle(generator):
-    model = nn.Sequential(nn.Linear(5, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(5, 16), nn.BatchNorm1d(16), nn.Tanh(), nn.Linear(16, 3)
+    ).double()
     fixed, batch = dpvd.fix(model), make_batch(6, generator)
     assert dpvd.check(fixed) == []
     ours = clipped_grad(fixed, cross_entropy, batch, clipping=Clipping())
@@ -165,7 +219,9 @@ def test_the_repair_says_what_it_did(caplog):
     )
     with caplog.at_level(logging.INFO, logger="dpvd"):
         fixed = dpvd.fix(model)
-    said = "1: BatchNorm1d became GroupNorm of 2 groups; 2: InstanceNorm1d keeps no running statistics"
+    said = (
+        "1: BatchNorm1d became GroupNorm of 2 groups; 2: InstanceNorm1d keeps no running statistics"
+    )
     assert str(fixed.repair) == said
     assert said in caplog.text
     assert dpvd.check(fixed) == []

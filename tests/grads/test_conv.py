@@ -1,4 +1,6 @@
-"""Rules of convolutions equal the oracle, whatever their kernel, stride, dilation, groups and padding."""
+"""Rules of convolutions equal the oracle, whatever their kernel, stride, dilation, groups and
+padding.
+"""
 
 import pytest
 import torch
@@ -25,18 +27,27 @@ def convolutions(draw, transposed: bool):
     groups = draw(st.integers(1, 2))
     channels = [groups * draw(st.integers(1, 3)) for _ in range(2)]
     kernel, stride, dilation = each(1, 3), each(1, 3), each(1, 2)
-    options = {"stride": stride, "dilation": dilation, "groups": groups, "bias": draw(st.booleans())}
+    options = {
+        "stride": stride,
+        "dilation": dilation,
+        "groups": groups,
+        "bias": draw(st.booleans()),
+    }
     span = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     if transposed:
         options["padding"] = tuple(draw(st.integers(0, (s - 1) // 2)) for s in span)
         steps = zip(stride, dilation, strict=True)
         options["output_padding"] = tuple(draw(st.integers(0, max(step) - 1)) for step in steps)
     else:
-        options["padding_mode"] = draw(st.sampled_from(["zeros", "circular", "replicate", "reflect"]))
+        options["padding_mode"] = draw(
+            st.sampled_from(["zeros", "circular", "replicate", "reflect"])
+        )
         options["padding"] = each(0, 2)
         if draw(st.booleans()):
             options |= {"padding": "same", "stride": 1}
-    size = [s + draw(st.integers(1, 3)) for s in span]  # padding may not exceed the input when it is reflected
+    size = [
+        s + draw(st.integers(1, 3)) for s in span
+    ]  # padding may not exceed the input when it is reflected
     name = f"Conv{'Transpose' if transposed else ''}{dims}d"
     return (name, channels, kernel, options), (channels[0], *(max(n, 3) for n in size))
 
@@ -52,11 +63,15 @@ def test_convolution(case, count, mode, seed):
     (name, channels, kernel, options), shape = case
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(getattr(nn, name)(*channels, kernel, **options), nn.Tanh())
-    assert_rule_equals_oracle(randomised(model, generator), normal((count, *shape), generator), mode=mode)
+    assert_rule_equals_oracle(
+        randomised(model, generator), normal((count, *shape), generator), mode=mode
+    )
 
 
 def noisy(name, channels, kernel, options, noise):
-    """The variational form of a convolution of torch: additive for all, multiplicative where there is one."""
+    """The variational form of a convolution of torch: additive for all, multiplicative where there
+    is one.
+    """
     family = noise.pop("family")
     start = {"log_sigma2": -2.0} if family == "Additive" else {"log_alpha": -1.0}
     return getattr(dn, family + name)(*channels, kernel, **options, **noise, **start)
@@ -81,7 +96,9 @@ def test_noisy_convolution(case, noise, pruned, count, mode, seed):
     (name, channels, kernel, options), shape = case
     if not hasattr(dn, noise["family"] + name):
         noise = noise | {"family": "Additive"}
-    if not hasattr(dn, noise["family"] + name):  # transposed ones have a variational form in two dimensions only
+    if not hasattr(
+        dn, noise["family"] + name
+    ):  # transposed ones have a variational form in two dimensions only
         return
     generator = torch.Generator().manual_seed(seed)
     layer = noisy(name, channels, kernel, options, dict(noise))
@@ -95,14 +112,18 @@ def test_noisy_convolution(case, noise, pruned, count, mode, seed):
 
 @pytest.mark.parametrize(("groups", "kept_as_factors"), [(1, True), (4, False)])
 def test_the_cheaper_form_is_chosen_from_the_shapes(groups, kept_as_factors, generator):
-    """Four positions, 4²(8 + 12) = 320: less than 8·8·12 = 768 in one block; 4²(2 + 3) = 80 is more than 8·2·3 = 48."""
+    """Four positions, 4²(8 + 12) = 320: less than 8·8·12 = 768 in one block; 4²(2 + 3) = 80 is more
+    than 8·2·3 = 48.
+    """
     term = Outer(normal((2, 4, 8), generator), normal((2, 4, 12), generator), groups=groups)
     assert gram_is_cheaper(term) is kept_as_factors
 
 
 @pytest.mark.parametrize("size", [3, 8])
 def test_a_network_of_convolutions(size, generator):
-    """The last layer has few positions and many weights (Gram form), the first the other way round."""
+    """The last layer has few positions and many weights (Gram form), the first the other way
+    round.
+    """
     model = nn.Sequential(
         nn.Conv2d(1, 4, 3, padding=1),
         nn.GroupNorm(2, 4),
@@ -122,7 +143,10 @@ def test_a_convolution_used_twice_and_a_weight_tied_to_another(generator):
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
-            self.first, self.second = nn.Conv1d(8, 8, 3, padding=1), nn.Conv1d(8, 8, 3, padding=2, dilation=2)
+            self.first, self.second = (
+                nn.Conv1d(8, 8, 3, padding=1),
+                nn.Conv1d(8, 8, 3, padding=2, dilation=2),
+            )
             self.second.weight = self.first.weight
 
         def forward(self, x):
@@ -130,7 +154,9 @@ def test_a_convolution_used_twice_and_a_weight_tied_to_another(generator):
             return self.second(torch.tanh(self.first(x[..., :2])))
 
     for positions in (2, 9):  # factors joined; factors and a materialised part
-        assert_rule_equals_oracle(randomised(Twice(), generator), normal((3, 8, positions), generator))
+        assert_rule_equals_oracle(
+            randomised(Twice(), generator), normal((3, 8, positions), generator)
+        )
 
 
 def test_a_non_finite_example_contributes_nothing(generator):

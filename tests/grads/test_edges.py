@@ -24,15 +24,21 @@ def engine_used(model, batch, caplog, loss_fn=cross_entropy) -> str:
     return caplog.text
 
 
-@pytest.mark.parametrize("norm", [nn.BatchNorm1d(7), nn.SyncBatchNorm(7), nn.BatchNorm1d(7, affine=False)])
+@pytest.mark.parametrize(
+    "norm", [nn.BatchNorm1d(7), nn.SyncBatchNorm(7), nn.BatchNorm1d(7, affine=False)]
+)
 def test_batch_norm_is_refused_with_reason_and_replacement(norm, generator):
     model = nn.Sequential(nn.Linear(5, 7), norm, nn.Linear(7, 3)).double()
-    with pytest.raises(DpvdError, match=r"'1' normalises with statistics of the whole batch.*nn\.GroupNorm"):
+    with pytest.raises(
+        DpvdError, match=r"'1' normalises with statistics of the whole batch.*nn\.GroupNorm"
+    ):
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
 
 
 def test_running_statistics_are_refused(generator):
-    model = nn.Sequential(nn.Linear(5, 7), nn.InstanceNorm1d(7, track_running_stats=True), nn.Linear(7, 3)).double()
+    model = nn.Sequential(
+        nn.Linear(5, 7), nn.InstanceNorm1d(7, track_running_stats=True), nn.Linear(7, 3)
+    ).double()
     with pytest.raises(DpvdError, match="running statistics"):
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
 
@@ -54,7 +60,9 @@ class Centred(nn.Module):
 
 def test_custom_mixing_of_examples_is_refused(generator):
     model = nn.Sequential(nn.Linear(5, 7), Centred(), nn.Linear(7, 3)).double()
-    with pytest.raises(DpvdError, match="changes when the other examples of its batch are replaced"):
+    with pytest.raises(
+        DpvdError, match="changes when the other examples of its batch are replaced"
+    ):
         clipped_grad(model, cross_entropy, make_batch(4, generator), clipping=Clipping())
 
 
@@ -64,7 +72,9 @@ def test_a_loss_that_mixes_examples_is_refused(generator):
         return F.cross_entropy(out @ out.T, torch.arange(len(x)), reduction="none")
 
     with pytest.raises(DpvdError, match="mixes examples"):
-        clipped_grad(two_layers(LAYERS["linear"]), contrastive, make_batch(4, generator), clipping=Clipping())
+        clipped_grad(
+            two_layers(LAYERS["linear"]), contrastive, make_batch(4, generator), clipping=Clipping()
+        )
 
 
 @pytest.mark.parametrize("loss", [F.cross_entropy, lambda logits, y: 1.0])
@@ -79,7 +89,9 @@ def test_a_reduced_loss_is_refused(loss, generator):
         )
 
 
-@pytest.mark.parametrize("batch", [(), (torch.zeros(3, 5), torch.zeros(2)), ("a",), torch.tensor(1.0)])
+@pytest.mark.parametrize(
+    "batch", [(), (torch.zeros(3, 5), torch.zeros(2)), ("a",), torch.tensor(1.0)]
+)
 def test_bad_batches_are_refused(batch):
     with pytest.raises(DpvdError, match="batch"):
         clipped_grad(two_layers(LAYERS["linear"]), cross_entropy, batch, clipping=Clipping())
@@ -91,7 +103,9 @@ def test_a_model_without_parameters_is_refused(generator):
 
 
 def test_unknown_engine_is_refused(generator):
-    with pytest.raises(DpvdError, match="engine must be one of auto, factored, vmap, loop; got 'warp'"):
+    with pytest.raises(
+        DpvdError, match="engine must be one of auto, factored, vmap, loop; got 'warp'"
+    ):
         clipped_grad(
             two_layers(LAYERS["linear"]),
             cross_entropy,
@@ -104,7 +118,9 @@ def test_unknown_engine_is_refused(generator):
 @pytest.mark.parametrize("engine", [*ENGINES, Engine.AUTO])
 def test_an_empty_batch_gives_zeros(engine, generator):
     model = two_layers(LAYERS["additive per weight"])
-    result = clipped_grad(model, cross_entropy, make_batch(0, generator), clipping=Clipping(), engine=engine)
+    result = clipped_grad(
+        model, cross_entropy, make_batch(0, generator), clipping=Clipping(), engine=engine
+    )
     assert result.count == 0
     assert result.norms.shape == (0, 1)
     assert set(result.grads) == {name for name, _ in model.named_parameters()}
@@ -115,7 +131,9 @@ def test_an_empty_batch_gives_zeros(engine, generator):
 @pytest.mark.parametrize("mode", ClippingMode)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("layer", ["linear", "additive per weight", "no rule"])
-def test_a_non_finite_example_contributes_zero_and_is_counted(layer, engine, mode, poison, generator):
+def test_a_non_finite_example_contributes_zero_and_is_counted(
+    layer, engine, mode, poison, generator
+):
     model = two_layers(LAYERS[layer]).eval()
     x, y = make_batch(5, generator)
     x[2] = poison
@@ -133,7 +151,9 @@ def test_a_non_finite_example_contributes_zero_and_is_counted(layer, engine, mod
 
 def test_all_examples_non_finite(generator):
     x, y = make_batch(3, generator)
-    result = clipped_grad(two_layers(LAYERS["linear"]), cross_entropy, (x * math.nan, y), clipping=Clipping())
+    result = clipped_grad(
+        two_layers(LAYERS["linear"]), cross_entropy, (x * math.nan, y), clipping=Clipping()
+    )
     assert result.non_finite == 3
     assert not any(g.any() for g in result.grads.values())
 
@@ -150,7 +170,9 @@ class BehindTheBack(nn.Module):
 
 
 class SequenceFirst(nn.Module):
-    """Puts the batch second before its layer: as many positions as examples would fool a check of shapes."""
+    """Puts the batch second before its layer: as many positions as examples would fool a check of
+    shapes.
+    """
 
     def __init__(self):
         super().__init__()
@@ -239,17 +261,33 @@ def test_auto_falls_back_and_says_so(make, positions, passed_over, generator, ca
 
 @pytest.mark.parametrize(
     ("make", "why"),
-    [(TakesPair, "returns tuple"), (OverwritesInput, "changed in place"), (DropsInside, "dropout masks")],
+    [
+        (TakesPair, "returns tuple"),
+        (OverwritesInput, "changed in place"),
+        (DropsInside, "dropout masks"),
+    ],
 )
 def test_the_factored_engine_by_name_says_why_it_cannot(make, why, generator):
     with pytest.raises(DpvdError, match=why):
-        clipped_grad(make().double(), cross_entropy, make_batch(3, generator), clipping=Clipping(), engine="factored")
+        clipped_grad(
+            make().double(),
+            cross_entropy,
+            make_batch(3, generator),
+            clipping=Clipping(),
+            engine="factored",
+        )
 
 
 def test_a_batch_that_is_not_first_is_noticed(generator):
     model = SequenceFirst().double()
     with pytest.raises(DpvdError, match="batch as its first dimension"):
-        clipped_grad(model, cross_entropy, make_batch(3, generator, 4), clipping=Clipping(), engine="factored")
+        clipped_grad(
+            model,
+            cross_entropy,
+            make_batch(3, generator, 4),
+            clipping=Clipping(),
+            engine="factored",
+        )
 
 
 def test_a_layer_with_two_inputs_is_noticed(generator):
@@ -262,7 +300,13 @@ def test_a_layer_with_two_inputs_is_noticed(generator):
             return self.layer(input=x)
 
     with pytest.raises(DpvdError, match="more than one input"):
-        clipped_grad(Odd().double(), cross_entropy, make_batch(3, generator), clipping=Clipping(), engine="factored")
+        clipped_grad(
+            Odd().double(),
+            cross_entropy,
+            make_batch(3, generator),
+            clipping=Clipping(),
+            engine="factored",
+        )
 
 
 @pytest.mark.parametrize("layer", LAYERS)
@@ -303,7 +347,9 @@ def test_keyword_and_constant_inputs_reach_the_fallback(generator):
 
 
 def test_ordinary_dropout_trains(generator):
-    """torch's dropout draws per example and needs no rule; it must not trip the check against the oracle."""
+    """torch's dropout draws per example and needs no rule; it must not trip the check against the
+    oracle.
+    """
     model = nn.Sequential(nn.Linear(5, 7), nn.Dropout(0.5), nn.Linear(7, 3)).double()
     result = clipped_grad(model, cross_entropy, make_batch(6, generator), clipping=Clipping())
     assert model[1].training
@@ -320,18 +366,24 @@ def test_a_model_with_randomness_of_its_own_is_not_taken_for_mixing(generator, c
 
 
 def test_checking_does_not_move_the_callers_noise(generator):
-    """AUTO checks once against the oracle; the noise of the step must be the same with and without the check."""
+    """AUTO checks once against the oracle; the noise of the step must be the same with and without
+    the check.
+    """
     model, batch = two_layers(LAYERS["additive per weight"]), make_batch(4, generator)
     results = []
     for engine in ("auto", "auto", "factored"):
         with noise_from(torch.Generator().manual_seed(9)):
-            results.append(clipped_grad(model, cross_entropy, batch, clipping=Clipping(), engine=engine).norms)
+            results.append(
+                clipped_grad(model, cross_entropy, batch, clipping=Clipping(), engine=engine).norms
+            )
     assert torch.equal(results[0], results[1])
     assert torch.equal(results[0], results[2])
 
 
 def test_scale_gradients_are_clipped_in_the_units_of_weights(generator):
-    """Σ clip(g/J): with σ tiny, an unscaled gradient of log σ² would be a millionth of the weight's."""
+    """Σ clip(g/J): with σ tiny, an unscaled gradient of log σ² would be a millionth of the
+    weight's.
+    """
     model = two_layers(lambda i, o: LAYERS["additive per weight"](i, o))
     batch = make_batch(64, generator)
     with torch.no_grad():
@@ -347,8 +399,14 @@ def test_scale_gradients_are_clipped_in_the_units_of_weights(generator):
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
-        (lambda model, x, y: (model(x).argmax(1) != y).long(), "floating-point type, got torch.int64"),
-        (lambda model, x, y: cross_entropy(model, x, y).detach(), "does not depend on any trainable parameter"),
+        (
+            lambda model, x, y: (model(x).argmax(1) != y).long(),
+            "floating-point type, got torch.int64",
+        ),
+        (
+            lambda model, x, y: cross_entropy(model, x, y).detach(),
+            "does not depend on any trainable parameter",
+        ),
     ],
 )
 @pytest.mark.parametrize("engine", Engine)
@@ -360,7 +418,9 @@ def test_a_loss_that_cannot_be_differentiated_is_refused(loss, words, engine, ge
 
 
 def test_autocast_belongs_around_the_forward_pass_alone(generator):
-    """Factors in half precision would be too coarse for the sums; so would clipping in half precision."""
+    """Factors in half precision would be too coarse for the sums; so would clipping in half
+    precision.
+    """
 
     def in_half_precision(model, x, y):
         with torch.autocast("cpu", dtype=torch.bfloat16):

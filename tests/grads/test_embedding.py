@@ -43,7 +43,9 @@ def tokens(shape, generator):
 def test_embedding(padding, count, positions, width, mode, seed):
     """Five words and up to 36 places: the same word comes several times in one example."""
     generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(nn.Embedding(WORDS, width, padding_idx=padding), nn.Tanh(), nn.Linear(width, 2))
+    model = nn.Sequential(
+        nn.Embedding(WORDS, width, padding_idx=padding), nn.Tanh(), nn.Linear(width, 2)
+    )
     batch = tokens((count, *positions), generator)
     result = assert_rule_equals_oracle(randomised(model, generator), batch, mode=mode)
     if padding is not None:
@@ -72,10 +74,17 @@ def test_noisy_embedding(rates, learned, pruned, padding, count, positions, seed
 
 
 @settings(max_examples=20, deadline=None)
-@given(count=st.integers(1, 4), positions=st.integers(1, 6), width=st.integers(1, 9), seed=st.integers(0, 2**31))
+@given(
+    count=st.integers(1, 4),
+    positions=st.integers(1, 6),
+    width=st.integers(1, 9),
+    seed=st.integers(0, 2**31),
+)
 def test_a_table_tied_to_a_dense_layer(count, positions, width, seed):
     generator = torch.Generator().manual_seed(seed)
-    assert_rule_equals_oracle(randomised(Tied(width), generator), tokens((count, positions), generator))
+    assert_rule_equals_oracle(
+        randomised(Tied(width), generator), tokens((count, positions), generator)
+    )
 
 
 def test_a_table_used_twice(generator):
@@ -90,7 +99,9 @@ def test_a_table_used_twice(generator):
     assert_rule_equals_oracle(randomised(Twice(), generator), tokens((4, 3), generator))
 
 
-@pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
+@pytest.mark.parametrize(
+    "option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}]
+)
 def test_options_that_cannot_be_private_are_refused(option, generator):
     model = nn.Sequential(nn.Embedding(WORDS, 3, **option)).double()
     with pytest.raises(DpvdError, match=rf"'0'.*Set {next(iter(option))}="):

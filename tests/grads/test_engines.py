@@ -26,10 +26,16 @@ def assert_equal(ours: ClippedSum, truth: ClippedSum) -> None:
     assert ours.grads.keys() == truth.grads.keys()
     for name, expected in truth.grads.items():
         assert ours.grads[name].shape == expected.shape, name
-        assert (ours.grads[name] - expected).abs().max() <= TOLERANCE * (1 + expected.abs().max()), name
+        assert (ours.grads[name] - expected).abs().max() <= TOLERANCE * (
+            1 + expected.abs().max()
+        ), name
     torch.testing.assert_close(ours.norms, truth.norms, rtol=TOLERANCE, atol=TOLERANCE)
     torch.testing.assert_close(ours.losses, truth.losses, rtol=TOLERANCE, atol=TOLERANCE)
-    assert (ours.count, ours.non_finite, ours.groups) == (truth.count, truth.non_finite, truth.groups)
+    assert (ours.count, ours.non_finite, ours.groups) == (
+        truth.count,
+        truth.non_finite,
+        truth.groups,
+    )
 
 
 @pytest.mark.parametrize("engine", FAST)
@@ -57,7 +63,9 @@ def test_engine_equals_oracle_for_every_loss(layer, loss, engine, generator):
 
 @pytest.mark.parametrize("layer", LAYERS)
 def test_factored_engine_equals_oracle_on_sequences(layer, generator):
-    """[B, T, features]: with T=2 the Gram form is cheaper, with T=6 the gradient is materialised."""
+    """[B, T, features]: with T=2 the Gram form is cheaper, with T=6 the gradient is
+    materialised.
+    """
     model = two_layers(LAYERS[layer])
     for positions in (1, 2, 6):
         batch = make_batch(3, generator, positions)
@@ -179,7 +187,9 @@ def test_eval_mode_has_no_noise(generator):
 def test_unclipped_sum_is_the_ordinary_gradient(generator):
     model = two_layers(LAYERS["linear"])
     x, y = make_batch(8, generator)
-    expected = torch.autograd.grad(F.cross_entropy(model(x), y, reduction="sum"), list(model.parameters()))
+    expected = torch.autograd.grad(
+        F.cross_entropy(model(x), y, reduction="sum"), list(model.parameters())
+    )
     ours = run(Engine.FACTORED, model, cross_entropy, (x, y), Clipping(ClippingMode.NONE))
     for gradient, truth in zip(ours.grads.values(), expected, strict=True):
         torch.testing.assert_close(gradient, truth, rtol=1e-12, atol=1e-12)
@@ -195,7 +205,9 @@ def test_nothing_of_the_model_is_changed(generator):
 
 
 def test_noise_differs_between_examples(generator):
-    """One weight draw shared by the batch would couple examples: equal rows must get unequal noise."""
+    """One weight draw shared by the batch would couple examples: equal rows must get unequal
+    noise.
+    """
     model = two_layers(LAYERS["additive per weight"])
     x, y = make_batch(1, generator)
     result = run(Engine.FACTORED, model, cross_entropy, (x.repeat(16, 1), y.repeat(16)), Clipping())

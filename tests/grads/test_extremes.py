@@ -16,18 +16,26 @@ NOISE = 0.5  # what is already in a sum when gradients are added to it
 
 
 def moved_by(model, loss, batch, clip_norm, before):
-    """How far the examples of a batch move a sum whose entries had this value before, in L2 norm."""
-    clipper = GradientClipper(model, loss, clipping=Clipping("flat", clip_norm=clip_norm), engine="factored")
+    """How far the examples of a batch move a sum whose entries had this value before, in L2
+    norm.
+    """
+    clipper = GradientClipper(
+        model, loss, clipping=Clipping("flat", clip_norm=clip_norm), engine="factored"
+    )
     totals = {name: torch.full_like(p, before) for name, p in model.named_parameters()}
     for part in clipper(batch):
         part.add_to(totals)
-    return torch.cat([(total.double() - before).flatten() for total in totals.values()]).norm().item()
+    return (
+        torch.cat([(total.double() - before).flatten() for total in totals.values()]).norm().item()
+    )
 
 
 @pytest.mark.parametrize("layers", [nn.Linear, dn.AdditiveLinear, dn.MultiplicativeLinear])
 @pytest.mark.parametrize("power", range(-36, 38))
 def test_squares_that_vanish_do_not_hide_a_gradient(power, layers):
-    """The gradient is slope ⊗ x; where one factor's square is 0 in float32, the other may still make it large."""
+    """The gradient is slope ⊗ x; where one factor's square is 0 in float32, the other may still
+    make it large.
+    """
     torch.manual_seed(0)
     layer, clip_norm = layers(4, 1000), 1e-4
     with torch.no_grad():
@@ -62,11 +70,15 @@ def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
     found = {
         "materialised": Materialised(torch.full((4, 2, 2), value), scale),
         "factored": Factored([Outer(root, root, scale)]),
-        "formed again": FormedAgain(Formed(4, lambda some: torch.full((4, 2, 2), value)[some], scale)),
+        "formed again": FormedAgain(
+            Formed(4, lambda some: torch.full((4, 2, 2), value)[some], scale)
+        ),
     }[form]
     model = nn.Linear(2, 2, bias=False)
     grouping, total = Grouping.of(model, ClippingMode.FLAT), {"weight": torch.full((2, 2), NOISE)}
-    clipped = assemble({"weight": found}, torch.zeros(4), Clipping("flat", clip_norm=1.0), grouping, {})
+    clipped = assemble(
+        {"weight": found}, torch.zeros(4), Clipping("flat", clip_norm=1.0), grouping, {}
+    )
     clipped.add_to(total)
     assert (total["weight"] - NOISE).norm() <= 4 * 1.001
     assert clipped.non_finite == (0 if value <= 1e10 else 4)
@@ -75,7 +87,9 @@ def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
 def test_ordinary_gradients_are_all_taken():
     """What is left out is out of all proportion: a norm of 10¹² still takes part."""
     model, x = nn.Linear(3, 2), torch.full((5, 3), 1e6)
-    clipper = GradientClipper(model, lambda m, x: m(x).sum(1) * 1e6, clipping=Clipping("flat", clip_norm=1.0))
+    clipper = GradientClipper(
+        model, lambda m, x: m(x).sum(1) * 1e6, clipping=Clipping("flat", clip_norm=1.0)
+    )
     (part,) = clipper((x,))
     assert part.non_finite == 0
     assert part.norms.min() > 1e12

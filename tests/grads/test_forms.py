@@ -13,7 +13,9 @@ COUNT, OUT, IN = 7, 3, 4
 
 @pytest.fixture
 def term(generator) -> Outer:
-    left, right = (torch.randn(COUNT, 5, width, generator=generator).double() for width in (OUT, IN))
+    left, right = (
+        torch.randn(COUNT, 5, width, generator=generator).double() for width in (OUT, IN)
+    )
     return Outer(left, right, torch.rand(OUT, IN, generator=generator).double())
 
 
@@ -34,13 +36,19 @@ def test_norms_and_sums_are_those_of_kept_gradients(held, divided, term, generat
     torch.testing.assert_close(again.squared_norm(Products()), kept.squared_norm(Products()))
     torch.testing.assert_close(summed(again, weights), summed(kept, weights))
     some = torch.tensor([5, 0, 3])
-    torch.testing.assert_close(again.only(some).squared_norm(Products()), kept.only(some).squared_norm(Products()))
-    torch.testing.assert_close(summed(again.only(some), weights[some]), summed(kept.only(some), weights[some]))
+    torch.testing.assert_close(
+        again.only(some).squared_norm(Products()), kept.only(some).squared_norm(Products())
+    )
+    torch.testing.assert_close(
+        summed(again.only(some), weights[some]), summed(kept.only(some), weights[some])
+    )
 
 
 @pytest.mark.parametrize("kept", [0, 2, 5, 100])
 def test_a_few_are_formed_at_a_time_and_some_are_kept(kept, term, generator, monkeypatch):
-    """As many whole pieces as fit; the others are formed again, and the sum is the same bit for bit."""
+    """As many whole pieces as fit; the others are formed again, and the sum is the same bit for
+    bit.
+    """
     monkeypatch.setattr(forms, "HELD_ENTRIES", 2 * OUT * IN)
     monkeypatch.setattr(forms, "KEPT_ENTRIES", kept * OUT * IN)
     formed: list[int] = []
@@ -62,6 +70,8 @@ def test_a_few_are_formed_at_a_time_and_some_are_kept(kept, term, generator, mon
 
 def test_beside_other_terms_of_a_parameter_they_are_kept(term):
     other = torch.ones(COUNT, OUT, IN).double()
-    together = prepare([Formed(COUNT, lambda examples: other[examples], term.scale), Direct(other), term])
+    together = prepare(
+        [Formed(COUNT, lambda examples: other[examples], term.scale), Direct(other), term]
+    )
     expected = Materialised(other * term.scale + other + materialised(term))
     torch.testing.assert_close(together.squared_norm(Products()), expected.squared_norm(Products()))

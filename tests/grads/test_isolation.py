@@ -1,4 +1,6 @@
-"""Examples that reach into each other are refused, sound models are not, and keep the fast engine."""
+"""Examples that reach into each other are refused, sound models are not, and keep the fast
+engine.
+"""
 
 import functools
 import logging
@@ -34,7 +36,9 @@ def network(*between) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         middle = [part if isinstance(part, nn.Module) else Between(part) for part in between]
-        return nn.Sequential(nn.Linear(FEATURES, HIDDEN), *middle, nn.Tanh(), nn.Linear(HIDDEN, CLASSES)).double()
+        return nn.Sequential(
+            nn.Linear(FEATURES, HIDDEN), *middle, nn.Tanh(), nn.Linear(HIDDEN, CLASSES)
+        ).double()
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -138,7 +142,11 @@ def test_a_layer_that_mixes_examples_is_refused(case, engine, dtype, generator):
     x, y = make_batch(40, generator)
     with pytest.raises(DpvdError, match="mixes examples"):
         clipped_grad(
-            network(*MIXING_LAYERS[case]).to(dtype), losses_of, (x.to(dtype), y), clipping=Clipping(), engine=engine
+            network(*MIXING_LAYERS[case]).to(dtype),
+            losses_of,
+            (x.to(dtype), y),
+            clipping=Clipping(),
+            engine=engine,
         )
 
 
@@ -155,7 +163,9 @@ def test_the_least_mixing_that_is_noticed(dtype, share, generator):
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.float64, torch.bool])
 def test_a_division_by_the_number_of_a_rare_class_is_found_without_it(dtype, generator):
-    """The batch that is tried out has no positive example; one that has two would halve every gradient."""
+    """The batch that is tried out has no positive example; one that has two would halve every
+    gradient.
+    """
 
     def per_positive(model, x, y):
         losses = F.binary_cross_entropy_with_logits(model(x)[:, 0], y.double(), reduction="none")
@@ -163,7 +173,9 @@ def test_a_division_by_the_number_of_a_rare_class_is_found_without_it(dtype, gen
 
     x, _ = make_batch(40, generator)
     with pytest.raises(DpvdError, match="mixes examples"):
-        clipped_grad(network(), per_positive, (x, torch.zeros(40, dtype=dtype)), clipping=Clipping())
+        clipped_grad(
+            network(), per_positive, (x, torch.zeros(40, dtype=dtype)), clipping=Clipping()
+        )
 
 
 @pytest.mark.parametrize("case", DRAWN_PARTNERS)
@@ -186,8 +198,13 @@ def distance(model, loss, batch, changed, **options) -> float:
     for data in (batch, changed):
         with torch.random.fork_rng():
             torch.manual_seed(3)
-            sums.append(clipped_grad(model, loss, data, clipping=Clipping("flat", 0.1), **options).grads)
-    return float(torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in sums[0]]).norm()) / 0.1
+            sums.append(
+                clipped_grad(model, loss, data, clipping=Clipping("flat", 0.1), **options).grads
+            )
+    return (
+        float(torch.cat([(sums[0][name] - sums[1][name]).flatten() for name in sums[0]]).norm())
+        / 0.1
+    )
 
 
 def centred(model, x, y):
@@ -199,7 +216,9 @@ def by_outliers(model, x, y):
 
 
 @pytest.mark.parametrize("loss", [mixup, centred, by_outliers])
-def test_what_mixing_would_have_moved_and_what_gradients_formed_alone_do(loss, generator, monkeypatch):
+def test_what_mixing_would_have_moved_and_what_gradients_formed_alone_do(
+    loss, generator, monkeypatch
+):
     """One example that is replaced may move the sum by 2 C. The refused path moves it further, the
     other does not.
     """
@@ -268,7 +287,13 @@ def test_averages_that_are_kept_are_refused(where, engine, generator):
     if where == "number" and engine is Engine.VMAP:
         pytest.skip("torch.func itself refuses")
     with pytest.raises(DpvdError, match=message):
-        clipped_grad(network(Remembers(where)), losses_of, make_batch(8, generator), clipping=Clipping(), engine=engine)
+        clipped_grad(
+            network(Remembers(where)),
+            losses_of,
+            make_batch(8, generator),
+            clipping=Clipping(),
+            engine=engine,
+        )
 
 
 def test_an_average_in_a_variable_of_the_loss_is_refused(generator):
@@ -355,7 +380,9 @@ def test_a_parameter_that_the_forward_pass_changes_is_refused(generator):
 
 @pytest.mark.parametrize("isolation", Isolation)
 @pytest.mark.parametrize("trained", [True, False])
-def test_a_codebook_that_follows_the_data_through_its_data_is_refused(trained, isolation, generator):
+def test_a_codebook_that_follows_the_data_through_its_data_is_refused(
+    trained, isolation, generator
+):
     """torch does not count writes through ``.data``."""
 
     class Codebook(nn.Module):
@@ -369,7 +396,9 @@ def test_a_codebook_that_follows_the_data_through_its_data_is_refused(trained, i
 
     model = network(Codebook())
     with pytest.raises(DpvdError, match=r"parameter '1.codes' is changed by the forward pass"):
-        clipped_grad(model, losses_of, make_batch(8, generator), clipping=Clipping(), isolation=isolation)
+        clipped_grad(
+            model, losses_of, make_batch(8, generator), clipping=Clipping(), isolation=isolation
+        )
 
 
 # Sound ones
@@ -409,13 +438,17 @@ class Attends(nn.Module):
         self.head = nn.Linear(4, CLASSES)
         self.dropout = dropout
 
-    def forward(self, x: Tensor) -> Tensor:  # [B, T, features]; the number of positions is in the first entry
+    def forward(
+        self, x: Tensor
+    ) -> Tensor:  # [B, T, features]; the number of positions is in the first entry
         lengths = (x[:, 0, 0].abs() * 10).long() % x.shape[1] + 1
         longest = int(lengths.max())
         x = x[:, :longest]
         mask = torch.arange(longest) < lengths[:, None]
         query, key, value = self.maps(x).chunk(3, -1)
-        out = F.scaled_dot_product_attention(query, key, value, mask[:, None, :], dropout_p=self.dropout)
+        out = F.scaled_dot_product_attention(
+            query, key, value, mask[:, None, :], dropout_p=self.dropout
+        )
         return self.head((out * mask[..., None]).sum(1))
 
 
@@ -456,7 +489,10 @@ SOUND = {
     "functional dropout": (lambda: network(lambda x: F.dropout(x, 0.5)), losses_of),
     "rrelu": (lambda: network(nn.RReLU()), losses_of),
     "noise": (lambda: network(lambda x: x + torch.randn_like(x)), losses_of),
-    "numpy noise": (lambda: network(lambda x: x + torch.tensor(np.random.rand(*x.shape))), losses_of),  # noqa: NPY002
+    "numpy noise": (
+        lambda: network(lambda x: x + torch.tensor(np.random.rand(*x.shape))),  # noqa: NPY002
+        losses_of,
+    ),
     "autoencoder": (Autoencoder, reconstruction),
     "augmentation": (network, augmented),
     "flips": (network, flipped),
@@ -501,16 +537,22 @@ def test_weights_of_spectral_norm_are_taken_although_their_buffers_change(genera
     list(clipper(make_batch(1, generator)))
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")  # torch.func has no fast way for weight_norm
+@pytest.mark.filterwarnings(
+    "ignore:There is a performance drop"
+)  # torch.func has no fast way for weight_norm
 def test_weight_norm_is_taken(generator):
     model = with_reparametrised(nn.utils.parametrizations.weight_norm)
     result = clipped_grad(model, losses_of, make_batch(8, generator), clipping=Clipping())
-    truth = clipped_grad(model, losses_of, make_batch(8, generator), clipping=Clipping(), engine="loop")
+    truth = clipped_grad(
+        model, losses_of, make_batch(8, generator), clipping=Clipping(), engine="loop"
+    )
     assert set(result.grads) == set(truth.grads)
 
 
 def test_noise_that_cannot_be_replayed_is_left_to_the_safe_engines(generator, caplog):
-    """NumPy's draws cannot be made the same for every example, so another size cannot be compared."""
+    """NumPy's draws cannot be made the same for every example, so another size cannot be
+    compared.
+    """
     make, loss = SOUND["numpy noise"]
     clipper = GradientClipper(make(), loss, clipping=Clipping())
     with caplog.at_level(logging.WARNING, logger="dpvd"):
@@ -534,12 +576,16 @@ def test_gradients_that_mix_where_losses_do_not_are_formed_alone(between, loss, 
     if between is None:
         model = network()
     else:
-        model = nn.Sequential(Between(lambda x: x), RowsSorted(), nn.Linear(FEATURES, CLASSES)).double()
+        model = nn.Sequential(
+            Between(lambda x: x), RowsSorted(), nn.Linear(FEATURES, CLASSES)
+        ).double()
     with caplog.at_level(logging.INFO, logger="dpvd"):
         clipper = GradientClipper(model, loss, clipping=Clipping())
         (found,) = clipper(make_batch(30, generator))
     assert "the factored engine cannot take" in caplog.text
-    (truth,) = GradientClipper(model, loss, clipping=Clipping(), engine="loop")(make_batch(30, generator))
+    (truth,) = GradientClipper(model, loss, clipping=Clipping(), engine="loop")(
+        make_batch(30, generator)
+    )
     assert found.norms.shape == truth.norms.shape
     assert clipper.describe_isolation().startswith("each example's gradient formed alone")
 
@@ -560,7 +606,9 @@ class RowsSorted(nn.Module):
 
 
 class Bert(nn.Module):
-    """Positions are looked up once for all examples: their embedding does not have the batch first."""
+    """Positions are looked up once for all examples: their embedding does not have the batch
+    first.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -616,7 +664,10 @@ def test_a_batch_of_one_example_settles_nothing(generator):
     model = network(lambda x: x - x.mean(0))
     clipper = GradientClipper(model, losses_of, clipping=Clipping())
     list(clipper(make_batch(1, generator)))
-    assert clipper.describe_isolation() == "each example's gradient formed alone (one backward pass each)"
+    assert (
+        clipper.describe_isolation()
+        == "each example's gradient formed alone (one backward pass each)"
+    )
     with pytest.raises(DpvdError, match="mixes examples"):
         list(clipper(make_batch(8, generator), step=3))  # at which no check would be due
 
@@ -654,7 +705,9 @@ def exchange_module(clipper, model, loss):
 
 
 @pytest.mark.parametrize("how", ["object", "method", "partial", "closure"])
-@pytest.mark.parametrize("exchange", [exchange_function, exchange_flag, exchange_loss, exchange_module])
+@pytest.mark.parametrize(
+    "exchange", [exchange_function, exchange_flag, exchange_loss, exchange_module]
+)
 def test_a_change_is_seen_at_the_next_batch(exchange, how, generator):
     model = network(lambda x: x)
     loss = Swapped()
@@ -662,7 +715,12 @@ def test_a_change_is_seen_at_the_next_batch(exchange, how, generator):
     def closure(model, x, y):
         return loss(model, x, y)
 
-    loss_fn = {"object": loss, "method": loss.method, "partial": functools.partial(loss.method), "closure": closure}
+    loss_fn = {
+        "object": loss,
+        "method": loss.method,
+        "partial": functools.partial(loss.method),
+        "closure": closure,
+    }
     clipper = GradientClipper(model, loss_fn[how], clipping=Clipping())
     for step in (1, 3, 5):
         list(clipper(make_batch(40, generator), step=step))
@@ -761,10 +819,19 @@ def test_gradients_formed_alone_do_not_see_what_a_loss_writes_into_the_batch(eng
     x[0] += 1000
     clipping = Clipping("flat", clip_norm=1.0)
     sums = [
-        clipped_grad(model, shifted, (x[first:].clone(), y[first:]), clipping=clipping, engine=engine, isolation="vmap")
+        clipped_grad(
+            model,
+            shifted,
+            (x[first:].clone(), y[first:]),
+            clipping=clipping,
+            engine=engine,
+            isolation="vmap",
+        )
         for first in (0, 1)
     ]
-    moved = sum((sums[0].grads[name] - sums[1].grads[name]).square().sum() for name in sums[0].grads)
+    moved = sum(
+        (sums[0].grads[name] - sums[1].grads[name]).square().sum() for name in sums[0].grads
+    )
     assert float(moved) <= 1.0
 
 

@@ -1,4 +1,6 @@
-"""Attention with noise on its weights through the factored engine equals the oracle: rates, families, masks, uses."""
+"""Attention with noise on its weights through the factored engine equals the oracle: rates,
+families, masks, uses.
+"""
 
 import pytest
 import torch
@@ -7,7 +9,12 @@ from hypothesis import strategies as st
 
 from dpvd.grads import Clipping, ClippingMode, Engine
 from dpvd.grads.rules import RULES
-from dpvd.nn import AdditiveMultiheadAttention, MultiplicativeMultiheadAttention, tied_layers, variational
+from dpvd.nn import (
+    AdditiveMultiheadAttention,
+    MultiplicativeMultiheadAttention,
+    tied_layers,
+    variational,
+)
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep
 from tests.grads.test_attention import Attends, Encoder, loss, make, sequences
@@ -55,12 +62,28 @@ def test_every_mode_equals_the_oracle(family, rates, mode, generator):
     heads=st.integers(1, 3),
     per_head=st.integers(1, 3),
     switches=st.fixed_dictionaries(
-        {name: st.booleans() for name in ("masks", "bias", "add_bias_kv", "add_zero_attn", "batch_first")}
+        {
+            name: st.booleans()
+            for name in ("masks", "bias", "add_bias_kv", "add_zero_attn", "batch_first")
+        }
     ),
     seed=st.integers(0, 2**31),
 )
 def test_any_shape_equals_the_oracle(
-    family, rates, learned, pruned, training, use, memory, count, queries, keys, heads, per_head, switches, seed
+    family,
+    rates,
+    learned,
+    pruned,
+    training,
+    use,
+    memory,
+    count,
+    queries,
+    keys,
+    heads,
+    per_head,
+    switches,
+    seed,
 ):
     width = heads * per_head
     widths = (width + 1, 2) if memory == "other widths" else (width, width)
@@ -81,7 +104,9 @@ def test_a_pruned_weight_gets_no_gradient(family, generator):
     model = make_noisy(family, batch_first=True)
     model.layer.prune(model.layer.log_alpha().median().item())
     result = run(Engine.FACTORED, model, loss, sequences(generator, 4, (3, 4)), Clipping())
-    kept = torch.cat([kept for role, kept in model.layer.blocks(model.layer.kept).items() if role != "out"])
+    kept = torch.cat(
+        [kept for role, kept in model.layer.blocks(model.layer.kept).items() if role != "out"]
+    )
     gradient = result.grads["layer.in_proj_weight"]
     assert not gradient[~kept].any()
     assert gradient[kept].all()
@@ -90,12 +115,16 @@ def test_a_pruned_weight_gets_no_gradient(family, generator):
 @pytest.mark.parametrize("family", KINDS)
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
-def test_an_encoder_layer_equals_the_oracle_by_rules_alone(norm_first, batch_first, family, generator, caplog):
+def test_an_encoder_layer_equals_the_oracle_by_rules_alone(
+    norm_first, batch_first, family, generator, caplog
+):
     caplog.set_level("INFO", logger="dpvd")
     plain = Encoder(batch_first=batch_first, dropout=0.0, norm_first=norm_first)
     model = variational(plain, family, **STARTS[family])
     owners = [module for module in model.modules() if list(module.parameters(recurse=False))]
-    assert {type(module) for module in owners if type(module) not in RULES} <= {type(plain.layer.self_attn.out_proj)}
+    assert {type(module) for module in owners if type(module) not in RULES} <= {
+        type(plain.layer.self_attn.out_proj)
+    }
     batch = sequences(generator, 4, (5, 4))
     truth = run(Engine.LOOP, model, loss, batch, Clipping())
     for engine in (Engine.FACTORED, Engine.AUTO):
@@ -104,10 +133,14 @@ def test_an_encoder_layer_equals_the_oracle_by_rules_alone(norm_first, batch_fir
 
 
 def test_a_private_step_ties_the_scale_of_the_whole_encoder(generator):
-    """ζ = ηzΔ/S is what attention samples with, and the clipped sum under it is still the oracle's."""
+    """ζ = ηzΔ/S is what attention samples with, and the clipped sum under it is still the
+    oracle's.
+    """
     model = variational(Encoder(batch_first=True, dropout=0.0), rates="layer", learned=False)
     plan = PrivacyPlan(100, 20, steps=2, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
-    step = PrivateStep(model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.5), batches="declared")
+    step = PrivateStep(
+        model, loss, plan, torch.optim.SGD(model.parameters(), lr=0.5), batches="declared"
+    )
     batch = sequences(generator, 8, (5, 4))
     step(batch)
     assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20, rel=1e-3)

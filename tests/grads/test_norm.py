@@ -33,8 +33,12 @@ CHANNELS_FIRST = {
 )
 def test_norms_over_the_last_dimensions(name, count, positions, mode, seed):
     generator = torch.Generator().manual_seed(seed)
-    model = nn.Sequential(nn.Linear(3, CHANNELS), LAYERS[name](positions), nn.Tanh(), nn.Linear(CHANNELS, 2))
-    assert_rule_equals_oracle(randomised(model, generator), normal((count, *positions, 3), generator), mode=mode)
+    model = nn.Sequential(
+        nn.Linear(3, CHANNELS), LAYERS[name](positions), nn.Tanh(), nn.Linear(CHANNELS, 2)
+    )
+    assert_rule_equals_oracle(
+        randomised(model, generator), normal((count, *positions, 3), generator), mode=mode
+    )
 
 
 @settings(max_examples=30, deadline=None)
@@ -47,7 +51,9 @@ def test_norms_over_the_last_dimensions(name, count, positions, mode, seed):
 def test_norms_over_channels(name, count, positions, seed):
     generator = torch.Generator().manual_seed(seed)
     model = nn.Sequential(CHANNELS_FIRST[name](len(positions)), nn.Tanh())
-    assert_rule_equals_oracle(randomised(model, generator), normal((count, CHANNELS, *positions), generator))
+    assert_rule_equals_oracle(
+        randomised(model, generator), normal((count, CHANNELS, *positions), generator)
+    )
 
 
 def test_group_norm_without_positions(generator):
@@ -57,7 +63,9 @@ def test_group_norm_without_positions(generator):
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_instance_norm_with_frozen_statistics(dims, generator):
-    layer = getattr(nn, f"InstanceNorm{dims}d")(CHANNELS, affine=True, track_running_stats=True).eval()
+    layer = getattr(nn, f"InstanceNorm{dims}d")(
+        CHANNELS, affine=True, track_running_stats=True
+    ).eval()
     layer.running_mean.normal_(generator=generator)
     layer.running_var.uniform_(0.5, 2.0, generator=generator)
     model = randomised(nn.Sequential(layer), generator)

@@ -19,7 +19,9 @@ KINDS = {
     "RNN relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
     "GRU": nn.GRU,
     "LSTM": nn.LSTM,
-    "LSTM projected": lambda i, hidden, **options: nn.LSTM(i, hidden + 1, proj_size=hidden, **options),
+    "LSTM projected": lambda i, hidden, **options: nn.LSTM(
+        i, hidden + 1, proj_size=hidden, **options
+    ),
 }
 ADDITIVE = {"RNN": AdditiveRNN, "GRU": AdditiveGRU, "LSTM": AdditiveLSTM}
 USES = ("outputs", "last state", "both")
@@ -27,7 +29,9 @@ INPUTS, CLASSES = 3, 3
 
 
 class Reader(nn.Module):
-    """A recurrent layer and a dense head on what it returns: its outputs, its last state, or both."""
+    """A recurrent layer and a dense head on what it returns: its outputs, its last state, or
+    both.
+    """
 
     def __init__(self, layer: nn.RNNBase, use: str = "outputs", given_state: bool = False) -> None:
         super().__init__()
@@ -37,16 +41,26 @@ class Reader(nn.Module):
     def forward(self, x: Tensor) -> Tensor:  # [B, T, in]
         count = len(x)
         sequence = x if self.layer.batch_first else x.transpose(0, 1)
-        outputs, state = self.layer(sequence, self.state(x)) if self.given_state else self.layer(sequence)
+        outputs, state = (
+            self.layer(sequence, self.state(x)) if self.given_state else self.layer(sequence)
+        )
         outputs = outputs if self.layer.batch_first else outputs.transpose(0, 1)
         parts = torch.cat([part.transpose(0, 1).reshape(count, -1) for part in _tuple(state)], 1)
         features = {"outputs": outputs.sin().sum(1), "last state": parts}
-        return self.head(torch.cat(list(features.values()), 1) if self.use == "both" else features[self.use])
+        return self.head(
+            torch.cat(list(features.values()), 1) if self.use == "both" else features[self.use]
+        )
 
     def state(self, x: Tensor) -> Tensor | tuple[Tensor, ...]:
         """A start that differs from example to example."""
         layers = self.layer.num_layers * (2 if self.layer.bidirectional else 1)
-        one = x.sum((1, 2)).tanh().reshape(1, -1, 1).expand(layers, -1, self.layer.hidden_size).contiguous()
+        one = (
+            x.sum((1, 2))
+            .tanh()
+            .reshape(1, -1, 1)
+            .expand(layers, -1, self.layer.hidden_size)
+            .contiguous()
+        )
         if not isinstance(self.layer, nn.LSTM):
             return one
         return one[:, :, : self.layer.proj_size or None], -one
@@ -65,12 +79,21 @@ def make_batch(count: int, steps: int, generator: torch.Generator) -> tuple[Tens
     return x, torch.randint(CLASSES, (count,), generator=generator)
 
 
-def make(kind: str, hidden: int = 4, *, use: str = "outputs", given_state: bool = False, **options: object) -> Reader:
+def make(
+    kind: str,
+    hidden: int = 4,
+    *,
+    use: str = "outputs",
+    given_state: bool = False,
+    **options: object,
+) -> Reader:
     return make_from(KINDS[kind](INPUTS, hidden, dtype=torch.float64, **options), use, given_state)
 
 
 def make_from(layer: nn.RNNBase, use: str = "outputs", given_state: bool = False) -> Reader:
-    """The layer, with weights that do not change from run to run, and a head of the size it needs."""
+    """The layer, with weights that do not change from run to run, and a head of the size it
+    needs.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         layer.reset_parameters()
@@ -132,7 +155,9 @@ def test_both_forms_of_the_norm_are_reached(generator):
 
 
 def test_norms_of_single_steps_do_not_add_up_to_the_norm(generator):
-    """Two steps that cancel: the gradient of a weight is the sum over time, and only its norm counts."""
+    """Two steps that cancel: the gradient of a weight is the sum over time, and only its norm
+    counts.
+    """
 
     def difference(model, x, y):
         outputs, _ = model(x)
@@ -195,7 +220,9 @@ class Between(Reader):
 def test_gradients_go_on_to_inputs_and_to_the_first_state(layer_type, generator):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        model = Between(layer_type(INPUTS, 4, num_layers=2, bidirectional=True, dtype=torch.float64))
+        model = Between(
+            layer_type(INPUTS, 4, num_layers=2, bidirectional=True, dtype=torch.float64)
+        )
         batch = make_batch(4, 3, generator)
         model(batch[0])  # the head takes its size
     truth = run(Engine.LOOP, model, loss, batch, Clipping())
@@ -204,13 +231,17 @@ def test_gradients_go_on_to_inputs_and_to_the_first_state(layer_type, generator)
 
 
 def test_a_layer_whose_outputs_are_not_used_gets_no_gradient(generator):
-    """Only the first of two layers is read: δ of the second is zero, also where a scale covers both."""
+    """Only the first of two layers is read: δ of the second is zero, also where a scale covers
+    both.
+    """
 
     class First(Reader):
         def forward(self, x):
             return self.head(self.layer(x)[1][0])
 
-    layer = AdditiveGRU(INPUTS, 4, num_layers=2, batch_first=True, log_sigma2=-2.0, dtype=torch.float64)
+    layer = AdditiveGRU(
+        INPUTS, 4, num_layers=2, batch_first=True, log_sigma2=-2.0, dtype=torch.float64
+    )
     model, batch = First(layer), make_batch(4, 3, generator)
     model(batch[0])
     truth = run(Engine.LOOP, model, loss, batch, Clipping())
@@ -232,11 +263,15 @@ def test_the_module_keeps_its_own_forward_pass(bad, generator):
     assert "forward" not in vars(model.layer)
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says which library it does not use then
+@pytest.mark.filterwarnings(
+    "ignore:LSTM with projections"
+)  # torch says which library it does not use then
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_between_layers_is_drawn_again(kind, dtype, generator):
-    """The masks of the forward pass, not others: the unclipped sum is the ordinary gradient under the same seed."""
+    """The masks of the forward pass, not others: the unclipped sum is the ordinary gradient under
+    the same seed.
+    """
     model = make(kind, use="both", num_layers=3, dropout=0.5, bidirectional=True).to(dtype)
     x, y = make_batch(6, 4, generator)
     x = x.to(dtype)
@@ -274,9 +309,26 @@ def test_a_model_with_dropout_between_layers_is_checked_and_trains(generator, ca
     seed=st.integers(0, 2**31),
 )
 def test_noisy_layers_equal_the_oracle(
-    kind, use, rates, learned, pruned, training, count, steps, depth, bidirectional, bias, batch_first, seed
+    kind,
+    use,
+    rates,
+    learned,
+    pruned,
+    training,
+    count,
+    steps,
+    depth,
+    bidirectional,
+    bias,
+    batch_first,
+    seed,
 ):
-    shape = {"num_layers": depth, "bidirectional": bidirectional, "bias": bias, "batch_first": batch_first}
+    shape = {
+        "num_layers": depth,
+        "bidirectional": bidirectional,
+        "bias": bias,
+        "batch_first": batch_first,
+    }
     noise = {"rates": rates, "learned": learned, "log_sigma2": -2.0}
     model = make_from(ADDITIVE[kind](INPUTS, 4, dtype=torch.float64, **shape, **noise), use)
     if pruned:
@@ -293,7 +345,9 @@ def test_noisy_layers_equal_the_oracle(
 @pytest.mark.parametrize("kind", ADDITIVE)
 def test_learned_scales_get_gradients_from_the_fast_engine(kind, rates, generator, caplog):
     caplog.set_level("INFO", logger="dpvd")
-    layer = ADDITIVE[kind](INPUTS, 4, rates=rates, log_sigma2=-2.0, batch_first=True, dtype=torch.float64)
+    layer = ADDITIVE[kind](
+        INPUTS, 4, rates=rates, log_sigma2=-2.0, batch_first=True, dtype=torch.float64
+    )
     result = run(Engine.AUTO, make_from(layer), loss, make_batch(4, 5, generator), Clipping())
     assert "cannot" not in caplog.text
     assert result.grads["layer.log_sigma2"].abs().max() > 1e-4
@@ -308,7 +362,9 @@ class Packed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         lengths = 1 + (x[:, 0, 0] > 0).long()
-        packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x, lengths, batch_first=True, enforce_sorted=False
+        )
         return self.layer(packed)[1][0][0]
 
 

@@ -21,7 +21,9 @@ WIDTHS = [1, 64, 784, 4096, 20_000]
 
 def gradient(term: Outer) -> torch.Tensor:
     """By the definition, in double precision."""
-    left, right = (f if f.dim() == 3 else f.unsqueeze(1) for f in (term.left.double(), term.right.double()))
+    left, right = (
+        f if f.dim() == 3 else f.unsqueeze(1) for f in (term.left.double(), term.right.double())
+    )
     product = torch.einsum("bto,bti->boi", left, right)
     return product if term.scale is None else product * term.scale.double()
 
@@ -29,7 +31,9 @@ def gradient(term: Outer) -> torch.Tensor:
 def assert_not_too_short(found: torch.Tensor, *terms: Outer) -> None:
     truth = sum(gradient(term) for term in terms).square().sum((1, 2))
     assert (found.double() >= truth * (1 - SLACK * EPS)).all()
-    assert (found.double() <= truth * 1.01).all(), "far too long: examples would be clipped for nothing"
+    assert (found.double() <= truth * 1.01).all(), (
+        "far too long: examples would be clipped for nothing"
+    )
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
@@ -46,7 +50,10 @@ def test_norms_of_dense_layers(width, entries):
 def test_norms_of_several_terms(width, entries):
     """As of multiplicative noise: one term without a scale, one with."""
     make = ENTRIES[entries]
-    terms = [Outer(make(3, 5), make(3, width)), Outer(make(3, 5), make(3, width), make(5, width).abs())]
+    terms = [
+        Outer(make(3, 5), make(3, width)),
+        Outer(make(3, 5), make(3, width), make(5, width).abs()),
+    ]
     assert_not_too_short(Factored(terms).squared_norm(Products()), *terms)
 
 

@@ -18,7 +18,9 @@ BOUNDED = [mode for mode in ClippingMode if mode is not ClippingMode.NONE]
 
 
 def distance(first, second) -> float:
-    return math.sqrt(sum(float((first.grads[n] - second.grads[n]).square().sum()) for n in first.grads))
+    return math.sqrt(
+        sum(float((first.grads[n] - second.grads[n]).square().sum()) for n in first.grads)
+    )
 
 
 def clipped(model, batch, clipping):
@@ -29,7 +31,9 @@ def clipped(model, batch, clipping):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    layer=st.sampled_from(["linear", "type B per weight", "additive per weight", "additive tied", "no rule"]),
+    layer=st.sampled_from(
+        ["linear", "type B per weight", "additive per weight", "additive tied", "no rule"]
+    ),
     mode=st.sampled_from(BOUNDED),
     clip_norm=st.floats(0.05, 5.0),
     size=st.floats(0, 1e6),
@@ -80,7 +84,9 @@ def test_sensitivity_follows_from_the_clipping_in_force(mode, layers, expected, 
 
 
 def test_per_layer_clipping_reaches_beyond_the_flat_bound(generator):
-    """Accounting per-layer clipping as flat would under-state the sensitivity: this sum is longer than C."""
+    """Accounting per-layer clipping as flat would under-state the sensitivity: this sum is longer
+    than C.
+    """
     model, clipping = two_layers(LAYERS["linear"]), Clipping(ClippingMode.PER_LAYER, 0.1)
     x, y = make_batch(1, generator)
     single = clipped(model, (x, y), clipping)
@@ -109,7 +115,9 @@ def test_float32_rounding_does_not_break_the_bound(generator):
         assert exact <= 1.0
 
 
-@pytest.mark.parametrize("bad", [{"clip_norm": 0.0}, {"clip_norm": -1.0}, {"clip_norm": math.nan}, {"mode": "round"}])
+@pytest.mark.parametrize(
+    "bad", [{"clip_norm": 0.0}, {"clip_norm": -1.0}, {"clip_norm": math.nan}, {"mode": "round"}]
+)
 def test_bad_clipping_is_refused(bad):
     with pytest.raises(DpvdError):
         Clipping(**bad)

@@ -1,9 +1,10 @@
 """Statistical checks of noise and samplers, as p-values.
 
-A p-value here is Bonferroni's: the smallest of k single ones times k. So a correct mechanism falls below
-``ALARM`` with probability ``ALARM`` at most (up to the accuracy of normal approximations to large sums), however
-the single checks depend on each other. That is small enough for tests on truly random bits not to be flaky;
-sample sizes are chosen so that the faults the tests list fall far below it.
+A p-value here is Bonferroni's: the smallest of k single ones times k. So a correct mechanism falls
+below ``ALARM`` with probability ``ALARM`` at most (up to the accuracy of normal approximations to
+large sums), however the single checks depend on each other. That is small enough for tests on truly
+random bits not to be flaky; sample sizes are chosen so that the faults the tests list fall far
+below it.
 """
 
 import itertools
@@ -32,11 +33,15 @@ def normal_p_value(sample: torch.Tensor, std: float) -> float:
 
 def independence_p_value(first: torch.Tensor, second: torch.Tensor) -> float:
     """How well two samples of N(0, 1), paired by position, agree with being independent."""
-    return _uncorrelated_p_value(first.double().flatten().numpy(), second.double().flatten().numpy())
+    return _uncorrelated_p_value(
+        first.double().flatten().numpy(), second.double().flatten().numpy()
+    )
 
 
 def poisson_p_value(taken: np.ndarray, prob: float) -> float:
-    """How well draws (steps x examples, true where taken) agree with Poisson sampling at ``prob``."""
+    """How well draws (steps x examples, true where taken) agree with Poisson sampling at
+    ``prob``.
+    """
     steps, examples = taken.shape
     centred = taken - prob
     unit = prob * (1 - prob)
@@ -45,7 +50,9 @@ def poisson_p_value(taken: np.ndarray, prob: float) -> float:
         _two_sided(centred.sum() / np.sqrt(steps * examples * unit)),
         _chi2_two_sided(frequencies, examples),
         _binomial_sizes_p_value(taken.sum(axis=1), examples, prob),
-        _two_sided((centred[:, 1:] * centred[:, :-1]).sum() / (unit * np.sqrt(steps * (examples - 1)))),
+        _two_sided(
+            (centred[:, 1:] * centred[:, :-1]).sum() / (unit * np.sqrt(steps * (examples - 1)))
+        ),
         _two_sided((centred[1:] * centred[:-1]).sum() / (unit * np.sqrt((steps - 1) * examples))),
     )
 
@@ -58,14 +65,23 @@ def fixed_size_p_value(taken: np.ndarray, batch_size: int) -> float:
     prob = batch_size / examples
     unit = prob * (1 - prob)
     # The covariance of one step's indicators is unit * N / (N - 1) * (I - 1/N).
-    frequencies = np.square(taken.sum(axis=0) - steps * prob).sum() / (steps * unit) * (examples - 1) / examples
+    frequencies = (
+        np.square(taken.sum(axis=0) - steps * prob).sum()
+        / (steps * unit)
+        * (examples - 1)
+        / examples
+    )
     overlap = (taken[1:] & taken[:-1]).sum() - (steps - 1) * batch_size * prob
     overlap_var = (steps - 1) * batch_size * unit * (examples - batch_size) / (examples - 1)
-    return _bonferroni(_chi2_two_sided(frequencies, examples - 1), _two_sided(overlap / np.sqrt(overlap_var)))
+    return _bonferroni(
+        _chi2_two_sided(frequencies, examples - 1), _two_sided(overlap / np.sqrt(overlap_var))
+    )
 
 
 def subsets_p_value(taken: np.ndarray, weights: dict[tuple[bool, ...], float]) -> float:
-    """Compare the whole distribution over subsets of a tiny data set with the given probabilities."""
+    """Compare the whole distribution over subsets of a tiny data set with the given
+    probabilities.
+    """
     seen, counts = np.unique(taken, axis=0, return_counts=True)
     observed = dict(zip(map(tuple, seen.tolist()), counts, strict=True))
     if any(subset not in weights for subset in observed):
@@ -77,7 +93,9 @@ def subsets_p_value(taken: np.ndarray, weights: dict[tuple[bool, ...], float]) -
 def poisson_weights(examples: int, prob: float) -> dict[tuple[bool, ...], float]:
     """Probability of every subset under Poisson sampling."""
     subsets = itertools.product([False, True], repeat=examples)
-    return {subset: prob ** sum(subset) * (1 - prob) ** (examples - sum(subset)) for subset in subsets}
+    return {
+        subset: prob ** sum(subset) * (1 - prob) ** (examples - sum(subset)) for subset in subsets
+    }
 
 
 def fixed_size_weights(examples: int, batch_size: int) -> dict[tuple[bool, ...], float]:
@@ -104,14 +122,18 @@ def _tail_p_value(x: np.ndarray, threshold: float) -> float:
 
 
 def _uncorrelated_p_value(x: np.ndarray, y: np.ndarray) -> float:
-    """Correlation of the values, and of their squares (which sees dependence without correlation)."""
+    """Correlation of the values, and of their squares (which sees dependence without
+    correlation).
+    """
     products = _two_sided((x * y).sum() / np.sqrt(len(x)))
     squares = _two_sided(((x**2 - 1) * (y**2 - 1)).sum() / (2 * np.sqrt(len(x))))
     return _bonferroni(products, squares)
 
 
 def _binomial_sizes_p_value(sizes: np.ndarray, examples: int, prob: float) -> float:
-    """Chi-square of batch sizes against Binomial(examples, prob), in cells of about equal probability."""
+    """Chi-square of batch sizes against Binomial(examples, prob), in cells of about equal
+    probability.
+    """
     edges = np.unique(stats.binom.ppf(np.linspace(0, 1, 11)[1:-1], examples, prob))
     cells = np.diff(np.concatenate([[0], stats.binom.cdf(edges, examples, prob), [1]]))
     observed = np.bincount(np.searchsorted(edges, sizes), minlength=len(cells))

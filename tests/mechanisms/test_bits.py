@@ -71,7 +71,9 @@ class TestEverySource:
     def test_words_are_whole_64_bit_words(self, bits: BitSource) -> None:
         words = random_words(4096, bits)
         assert words.shape == (4096,)
-        ones = np.array([((words >> np.uint64(bit)) & np.uint64(1)).sum() for bit in range(64)]).astype(float)
+        ones = np.array(
+            [((words >> np.uint64(bit)) & np.uint64(1)).sum() for bit in range(64)]
+        ).astype(float)
         assert 2 * stats.norm.sf(np.abs(ones - 2048).max() / 32) * 64 > ALARM
 
 
@@ -83,7 +85,9 @@ class TestSystemBits:
     def test_two_sources_share_no_stream(self) -> None:
         assert drawn(SystemBits(), 32) != drawn(SystemBits(), 32)
 
-    def test_key_comes_from_the_operating_system_and_is_replaced(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_key_comes_from_the_operating_system_and_is_replaced(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         asked = []
         urandom = os.urandom
         monkeypatch.setattr(os, "urandom", lambda size: asked.append(size) or urandom(size))
@@ -100,7 +104,9 @@ class TestSystemBits:
         with pytest.raises(RuntimeError, match="gave no randomness"):
             SystemBits()
 
-    def test_without_entropy_for_the_next_key_the_fill_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_without_entropy_for_the_next_key_the_fill_fails(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         bits = SystemBits(rekey_after=64)
         monkeypatch.setattr(os, "urandom", no_entropy)
         drawn(bits, 64)
@@ -113,7 +119,9 @@ class TestSystemBits:
 
         def work() -> None:
             for _ in range(20):
-                with contextlib.suppress(RuntimeError):  # what the thread gets that interrupts another
+                with contextlib.suppress(
+                    RuntimeError
+                ):  # what the thread gets that interrupts another
                     filled.append(drawn(bits, 1 << 19))
 
         threads = [Thread(target=work) for _ in range(3)]
@@ -155,13 +163,16 @@ class TestSystemBits:
 
     @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot fork here")
     def test_a_forked_child_has_its_own_stream(self) -> None:
-        answer = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True)
+        answer = subprocess.run(
+            [sys.executable, "-c", FORKING], capture_output=True, text=True, check=True
+        )
         streams = answer.stdout.split()
         assert len(streams) == 4
         assert len(set(streams)) == 4
 
 
-# A parent and its child, then the same with the process number made to look unchanged, as after its reuse.
+# A parent and its child, then the same with the process number made to look unchanged, as after its
+# reuse.
 FORKING = """
 import os, sys, warnings
 import numpy as np
@@ -190,11 +201,14 @@ for same_number in (False, True):
 class TestSeededBits:
     def test_says_that_it_is_not_private(self) -> None:
         assert SeededBits(0, "noise").private is False
-        assert SeededBits(0, "noise").description == "reproducible: not private against whoever knows the seed"
+        assert (
+            SeededBits(0, "noise").description
+            == "reproducible: not private against whoever knows the seed"
+        )
 
     def test_stream_is_the_same_on_every_machine_and_release(self) -> None:
-        # The key stream of AES-256-CTR from counter 0 under SHA-256("dpvd seeded bits 1:0:noise"), by
-        # printf 'dpvd seeded bits 1:0:noise' | sha256sum and
+        # The key stream of AES-256-CTR from counter 0 under SHA-256("dpvd seeded bits 1:0:noise"),
+        # by printf 'dpvd seeded bits 1:0:noise' | sha256sum and
         # head -c 32 /dev/zero | openssl enc -aes-256-ctr -K <that> -iv 0...0
         assert drawn(SeededBits(0, "noise"), 32).hex() == GOLDEN
 
@@ -216,7 +230,15 @@ class TestSeededBits:
         assert pieces == drawn(SeededBits(1, "noise"), len(pieces))
 
     def test_seed_and_purpose_select_the_stream(self) -> None:
-        keys = [(0, "noise"), (1, "noise"), (0, "sampling"), (10, ""), (1, "0"), (1, "0:"), (2**70, "noise")]
+        keys = [
+            (0, "noise"),
+            (1, "noise"),
+            (0, "sampling"),
+            (10, ""),
+            (1, "0"),
+            (1, "0:"),
+            (2**70, "noise"),
+        ]
         assert len({drawn(SeededBits(seed, purpose), 32) for seed, purpose in keys}) == len(keys)
 
     def test_far_positions_are_reached_at_once(self) -> None:

@@ -1,4 +1,6 @@
-"""Gaussian noise: the right distribution is accepted, wrong ones are rejected, and nothing goes unprotected."""
+"""Gaussian noise: the right distribution is accepted, wrong ones are rejected, and nothing goes
+unprotected.
+"""
 
 import math
 import os
@@ -208,7 +210,9 @@ class TestReleaseSums:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_nothing_tells_a_sum_of_zero_from_another(self, dtype: torch.dtype) -> None:
-        """All that is released are multiples of γ; with float32 noise in float32 sums zero alone gave draws as such."""
+        """All that is released are multiples of γ; with float32 noise in float32 sums zero alone
+        gave draws as such.
+        """
         sums = torch.zeros(30_000, dtype=dtype)
         sums[15_000:] = torch.linspace(-0.1, 0.1, 15_000)
         release({"a": sums}, noise=GridNoise(std=2.5, unit=2.0**-19))
@@ -218,7 +222,14 @@ class TestReleaseSums:
         assert all(stats.binomtest(count, 15_000, 0.5).pvalue > ALARM for count in odd)
 
     def test_large_sums_are_drawn_one_after_the_other_and_small_ones_last(self) -> None:
-        shapes = {"a": (3, 5), "large": (200, 101), "b": (), "c": (0, 4), "also large": (20_001,), "d": (7,)}
+        shapes = {
+            "a": (3, 5),
+            "large": (200, 101),
+            "b": (),
+            "c": (0, 4),
+            "also large": (20_001,),
+            "d": (7,),
+        }
         sums = {name: torch.zeros(shape, dtype=torch.float64) for name, shape in shapes.items()}
         release(sums, SeededBits(2, "noise"))
         bits = SeededBits(2, "noise")
@@ -233,17 +244,25 @@ class TestReleaseSums:
         """Large, small and non-contiguous, each rounded once."""
         shapes = {"large": (200, 101), "a": (3, 5), "b": (4,), "view": (6, 7)}
         scales = {"large": -0.1, "a": 2.0, "b": -0.1, "view": 3.0}
-        sums = {name: standard_normal(math.prod(s), SystemBits()).view(s).to(dtype) for name, s in shapes.items()}
+        sums = {
+            name: standard_normal(math.prod(s), SystemBits()).view(s).to(dtype)
+            for name, s in shapes.items()
+        }
         parameters = {name: total.flip(0) for name, total in sums.items()}
         parameters["view"] = standard_normal(84, SystemBits()).to(dtype).view(7, 12).T[::2]
         before = {name: parameter.double().clone() for name, parameter in parameters.items()}
         bits, expected = SeededBits(4, "noise"), {}
-        for name, total in sums.items():  # no two small ones have one scale: each draws by itself, in order
+        for (
+            name,
+            total,
+        ) in sums.items():  # no two small ones have one scale: each draws by itself, in order
             noise = on_grid(GRID.std * standard_normal(total.numel(), bits)).view(total.shape)
             expected[name] = (before[name] + scales[name] * (on_grid(total) + noise)).to(dtype)
         release(sums, SeededBits(4, "noise"), scales=scales, parameters=parameters)
         for name, parameter in parameters.items():
-            torch.testing.assert_close(parameter, expected[name], rtol=4 * torch.finfo(dtype).eps, atol=0)
+            torch.testing.assert_close(
+                parameter, expected[name], rtol=4 * torch.finfo(dtype).eps, atol=0
+            )
             assert not sums[name].any()
 
     def test_sums_without_a_parameter_stay_where_they_are(self) -> None:
@@ -290,7 +309,9 @@ class TestReleaseSums:
         assert bits.position == 16 * (10_001 + 2)
 
     @pytest.mark.parametrize("std", [1e-45, 1e38])
-    def test_noise_that_float32_cannot_hold_is_refused_and_nothing_touched(self, std: float) -> None:
+    def test_noise_that_float32_cannot_hold_is_refused_and_nothing_touched(
+        self, std: float
+    ) -> None:
         sums = torch.zeros(5)
         with pytest.raises(DpvdError, match="cannot hold it"):
             release({"a": sums}, noise=GridNoise(std, std / 1000))
@@ -304,7 +325,9 @@ class TestReleaseSums:
         assert torch.equal(sums["good"], torch.zeros(5))
 
     def test_without_entropy_nothing_is_touched(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        bits = SystemBits(rekey_after=EXACT_BLOCK_BYTES)  # enough for the small sum, not for the large one
+        bits = SystemBits(
+            rekey_after=EXACT_BLOCK_BYTES
+        )  # enough for the small sum, not for the large one
         monkeypatch.setattr(os, "urandom", no_entropy)
         sums = {"a": torch.ones(4), "b": torch.ones(20 * EXACT_BLOCK_DRAWS)}
         with pytest.raises(RuntimeError, match="gave no randomness"):
@@ -317,7 +340,9 @@ class TestReleaseSums:
         assert (sums != 0).sum() > len(sums) - 5
         assert len(sums.unique()) > 0.9 * len(sums)
 
-    def test_every_window_is_used_for_its_own_entries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_window_is_used_for_its_own_entries(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Noise from beyond a window would come from bytes that somebody else may be given."""
         given: list[Window] = []
         windows = SystemBits.windows

@@ -1,4 +1,6 @@
-"""Samplers: what is drawn is what the account assumes, and the checks that say so reject other samplers."""
+"""Samplers: what is drawn is what the account assumes, and the checks that say so reject other
+samplers.
+"""
 
 from collections.abc import Callable
 
@@ -119,7 +121,9 @@ class TestPoissonSampler:
         taken = PoissonSampler(0.25).draw(4, Words([2**62 - 1, 2**62, 0, 2**64 - 1]))
         assert taken.tolist() == [0, 2]
         below_one = float(np.nextafter(1.0, 0.0))
-        assert PoissonSampler(below_one).draw(2, Words([2**64 - 2**11 - 1, 2**64 - 2**11])).tolist() == [0]
+        assert PoissonSampler(below_one).draw(
+            2, Words([2**64 - 2**11 - 1, 2**64 - 2**11])
+        ).tolist() == [0]
 
     def test_empty_draws_happen(self) -> None:
         indices = PoissonSampler(1e-9).draw(10, SystemBits())
@@ -152,7 +156,9 @@ class TestFixedSizeSampler:
         taken = draws(FixedSizeSampler(BATCH, EXAMPLES), EXAMPLES, STEPS)
         assert fixed_size_p_value(taken, BATCH) > ALARM
 
-    @pytest.mark.parametrize("fault", [shuffled_epochs, independent, with_replacement, subsets_twice, favoured_subsets])
+    @pytest.mark.parametrize(
+        "fault", [shuffled_epochs, independent, with_replacement, subsets_twice, favoured_subsets]
+    )
     def test_other_samplers_are_rejected(
         self, fault: Callable[[np.random.Generator], np.ndarray], rng: np.random.Generator
     ) -> None:
@@ -171,7 +177,9 @@ class TestFixedSizeSampler:
         assert (indices.diff() > 0).all()
 
     @pytest.mark.parametrize("batch_size", [1, 2, 37, 2500, 4999])
-    def test_the_subset_is_where_the_smallest_keys_are(self, batch_size: int, rng: np.random.Generator) -> None:
+    def test_the_subset_is_where_the_smallest_keys_are(
+        self, batch_size: int, rng: np.random.Generator
+    ) -> None:
         keys = rng.integers(0, 2**64, 5000, dtype=np.uint64)
         drawn = FixedSizeSampler(batch_size, 5000).draw(5000, Words(keys.tolist()))
         assert drawn.tolist() == sorted(keys.argsort()[:batch_size].tolist())
@@ -184,7 +192,10 @@ class TestFixedSizeSampler:
 
     def test_expected_batch_and_description(self) -> None:
         assert FixedSizeSampler(64, 1437).expected_batch(1437) == 64.0
-        assert FixedSizeSampler(6, 10).describe() == "fixed-size sampling of 6 of 10 without replacement"
+        assert (
+            FixedSizeSampler(6, 10).describe()
+            == "fixed-size sampling of 6 of 10 without replacement"
+        )
 
     def test_another_data_set_is_refused(self) -> None:
         sampler = FixedSizeSampler(5, 100)
@@ -193,13 +204,17 @@ class TestFixedSizeSampler:
         with pytest.raises(DpvdError, match="for 100 examples, got 101"):
             sampler.expected_batch(101)
 
-    @pytest.mark.parametrize(("batch_size", "examples"), [(0, 5), (6, 5), (-1, 5), (2.0, 5), (1, 0)])
+    @pytest.mark.parametrize(
+        ("batch_size", "examples"), [(0, 5), (6, 5), (-1, 5), (2.0, 5), (1, 0)]
+    )
     def test_bad_sizes_are_refused(self, batch_size: int, examples: int) -> None:
         with pytest.raises(DpvdError, match=r"batch_size|examples"):
             FixedSizeSampler(batch_size, examples)
 
 
-@pytest.mark.parametrize("sampler", [PoissonSampler(0.1), PoissonSampler(1.0), FixedSizeSampler(40, 400)])
+@pytest.mark.parametrize(
+    "sampler", [PoissonSampler(0.1), PoissonSampler(1.0), FixedSizeSampler(40, 400)]
+)
 def test_seeded_draws_can_be_resumed(sampler: Sampler) -> None:
     bits = SeededBits(4, "sampling")
     sampler.draw(400, bits)

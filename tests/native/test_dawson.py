@@ -1,4 +1,6 @@
-"""The Dawson function, added in place: against SciPy, the same bits by both implementations, not a value too many."""
+"""The Dawson function, added in place: against SciPy, the same bits by both implementations, not a
+value too many.
+"""
 
 import doctest
 
@@ -11,7 +13,9 @@ from dpvd.errors import DpvdError
 from dpvd.native import add_dawson, implementation_in_use
 
 GUARD = 32
-EVERYWHERE = np.concatenate([np.logspace(-36, 36, 200_001), np.linspace(0, 30, 200_001)[1:]]).astype(np.float32)
+EVERYWHERE = np.concatenate(
+    [np.logspace(-36, 36, 200_001), np.linspace(0, 30, 200_001)[1:]]
+).astype(np.float32)
 
 
 def dawson(x: np.ndarray) -> np.ndarray:
@@ -37,7 +41,9 @@ def test_limits_are_finite_and_nan_stays(implementation: str) -> None:
     assert np.isnan(values[5])
 
 
-@pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
+@pytest.mark.skipif(
+    not implementation_in_use().compiled, reason="the compiled kernels were not built"
+)
 def test_compiled_and_pure_results_are_equal_bit_for_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for native in ("1", "0"):
@@ -50,7 +56,9 @@ def test_compiled_and_pure_results_are_equal_bit_for_bit(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("count", [0, 1, 7, 1023, 1024, 1025, 70_001])
 @pytest.mark.parametrize("threads", [1, 3])
-def test_factors_sizes_and_threads_in_place_and_apart(implementation: str, count: int, threads: int) -> None:
+def test_factors_sizes_and_threads_in_place_and_apart(
+    implementation: str, count: int, threads: int
+) -> None:
     """x may be the array that is added to; what lies around it stays as it was."""
     x = np.random.default_rng(count).normal(size=count).astype(np.float32)
     memory = np.full(count + 2 * GUARD, -77.0, np.float32)
@@ -60,7 +68,9 @@ def test_factors_sizes_and_threads_in_place_and_apart(implementation: str, count
     apart = x.copy()
     add_dawson(apart, x, 3.0, -0.5)
     assert inner.tobytes() == apart.tobytes()
-    np.testing.assert_allclose(inner, x - 0.5 * dawsn(3.0 * x.astype(np.float64)), rtol=1e-6, atol=2e-7)
+    np.testing.assert_allclose(
+        inner, x - 0.5 * dawsn(3.0 * x.astype(np.float64)), rtol=1e-6, atol=2e-7
+    )
     assert (memory[:GUARD] == -77.0).all()
     assert (memory[GUARD + count :] == -77.0).all()
 

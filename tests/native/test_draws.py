@@ -25,7 +25,9 @@ SIZES = [0, 1, 2, 3, 15, 16, 17, 2047, 2048, 2049, 2050, 4095, 4097, 70_001]
 GUARD = 32
 KEY = bytes(range(32))
 
-compiled = pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
+compiled = pytest.mark.skipif(
+    not implementation_in_use().compiled, reason="the compiled kernels were not built"
+)
 
 
 def drawn(count: int, *, key: bytes = KEY, start: int = 0, threads: int = 1) -> np.ndarray:
@@ -52,9 +54,18 @@ def raw_from(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
 @compiled
 class TestOneDefinition:
     @settings(deadline=None, max_examples=40)
-    @given(key=st.binary(min_size=32, max_size=32), start=st.integers(0, 2**40), count=st.integers(0, 6000))
-    def test_compiled_and_pure_draws_are_equal_bit_for_bit(self, key: bytes, start: int, count: int) -> None:
-        assert drawn(count, key=key, start=start).tobytes() == purely_drawn(count, key=key, start=start).tobytes()
+    @given(
+        key=st.binary(min_size=32, max_size=32),
+        start=st.integers(0, 2**40),
+        count=st.integers(0, 6000),
+    )
+    def test_compiled_and_pure_draws_are_equal_bit_for_bit(
+        self, key: bytes, start: int, count: int
+    ) -> None:
+        assert (
+            drawn(count, key=key, start=start).tobytes()
+            == purely_drawn(count, key=key, start=start).tobytes()
+        )
 
     @pytest.mark.parametrize("count", SIZES)
     @pytest.mark.parametrize("start", [0, 5])
@@ -95,11 +106,17 @@ class TestOneDefinition:
 
 
 def extreme_bits() -> tuple[np.ndarray, np.ndarray]:
-    """Words on both sides of every power of two and of √½ of it, and angles around every eighth of a turn."""
-    powers = [2**k + d for k in range(63) for d in (-1, 0, 1)] + [2**63 - d for d in (1, 2, 512, 513, 2**11, 2**40)]
+    """Words on both sides of every power of two and of √½ of it, and angles around every eighth of
+    a turn.
+    """
+    powers = [2**k + d for k in range(63) for d in (-1, 0, 1)] + [
+        2**63 - d for d in (1, 2, 512, 513, 2**11, 2**40)
+    ]
     edges = [int(2**k * 0.5**0.5) + d for k in range(63) for d in (-1, 0, 1)]
     words = np.array([word % 2**63 for word in powers + edges], dtype=np.uint64)
-    turns = np.array([(eighth * 2**29 + d) % 2**32 for eighth in range(8) for d in (-1, 0, 1)], dtype=np.uint64)
+    turns = np.array(
+        [(eighth * 2**29 + d) % 2**32 for eighth in range(8) for d in (-1, 0, 1)], dtype=np.uint64
+    )
     return np.repeat(words, 2), np.resize(turns, 2 * len(words))
 
 
@@ -110,7 +127,9 @@ def from_bits(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 
 def reference(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
-    """The definition in extended precision; words below 2^63, of which u keeps 53 significant bits."""
+    """The definition in extended precision; words below 2^63, of which u keeps 53 significant
+    bits.
+    """
     uniform = (words.astype(np.float64) + 0.5).astype(np.longdouble) / np.longdouble(2) ** 63
     radius = np.sqrt(-2 * np.log(uniform))
     phi = 2 * np.longdouble(np.pi) * (angles.astype(np.longdouble) + 0.5) / 2**32
@@ -120,11 +139,18 @@ def reference(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
 class TestAccuracy:
     def test_error_of_the_radius_at_all_scales(self, implementation: str) -> None:
         generator = np.random.default_rng(1)
-        words = generator.integers(0, 2**63, 60_000, dtype=np.uint64) >> np.repeat(np.arange(60, dtype=np.uint64), 1000)
-        below_one = np.uint64(2**63) - (words[:30_000] >> np.uint64(12)) - np.uint64(2**11)  # where the radius is small
+        words = generator.integers(0, 2**63, 60_000, dtype=np.uint64) >> np.repeat(
+            np.arange(60, dtype=np.uint64), 1000
+        )
+        below_one = (
+            np.uint64(2**63) - (words[:30_000] >> np.uint64(12)) - np.uint64(2**11)
+        )  # where the radius is small
         eighth = np.full(1000, 2**29 - 1)  # of a turn: cosine and sine alike
         for tested in np.concatenate([words, below_one]).reshape(-1, 1000):
-            draws, expected = from_bits(tested, eighth), reference(tested, eighth).astype(np.float64)
+            draws, expected = (
+                from_bits(tested, eighth),
+                reference(tested, eighth).astype(np.float64),
+            )
             assert np.abs(draws / expected - 1).max() < 3e-7
 
     def test_error_of_sine_and_cosine(self, implementation: str) -> None:
@@ -149,7 +175,9 @@ class TestAccuracy:
 
     def test_the_top_bit_of_a_word_does_not_matter(self, implementation: str) -> None:
         words, angles = extreme_bits()
-        np.testing.assert_array_equal(from_bits(words | np.uint64(2**63), angles), from_bits(words, angles))
+        np.testing.assert_array_equal(
+            from_bits(words | np.uint64(2**63), angles), from_bits(words, angles)
+        )
 
 
 class TestDistribution:
@@ -166,7 +194,8 @@ class TestDistribution:
         x = np.sort(drawn(100_000, key=os.urandom(32)).astype(np.float64))
         n, i = len(x), np.arange(1, len(x) + 1)
         statistic = -n - ((2 * i - 1) * (stats.norm.logcdf(x) + stats.norm.logsf(x[::-1]))).mean()
-        # Exceeded with probability 0.01 at 3.86 and 0.001 at 5.97, and ten times more rarely every 2.1 from there on.
+        # Exceeded with probability 0.01 at 3.86 and 0.001 at 5.97, and ten times more rarely every
+        # 2.1 from there on.
         assert statistic < 13
 
     @compiled
@@ -176,7 +205,10 @@ class TestDistribution:
         key, thresholds = os.urandom(32), (4.0, 4.5, 5.0, 5.5)
         for part in range(5):
             draw_from_key(sample, 1.0, key, part * bytes_for(len(sample)))
-            counts += [[(sample > threshold).sum(), (sample < -threshold).sum()] for threshold in thresholds]
+            counts += [
+                [(sample > threshold).sum(), (sample < -threshold).sum()]
+                for threshold in thresholds
+            ]
         for threshold, sides in zip(thresholds, counts, strict=True):
             for count in sides:
                 assert stats.binomtest(int(count), draws, stats.norm.sf(threshold)).pvalue > ALARM
@@ -193,7 +225,14 @@ class TestArguments:
             np.zeros(9, np.uint8)[1:].view(np.float32),
             np.zeros(8, ">f4"),
         ],
-        ids=["another type", "two dimensions", "not contiguous", "read-only", "not aligned", "big-endian"],
+        ids=[
+            "another type",
+            "two dimensions",
+            "not contiguous",
+            "read-only",
+            "not aligned",
+            "big-endian",
+        ],
     )
     def test_unsuitable_arrays_are_refused(self, implementation: str, out: np.ndarray) -> None:
         for attempt in (
@@ -208,7 +247,9 @@ class TestArguments:
         with pytest.raises(DpvdError, match="3 draws are made of 24 contiguous bytes"):
             draw_from_bytes(np.zeros(3, np.float32), 1.0, np.zeros(size, np.uint8))
 
-    def test_draws_from_bytes_are_those_of_the_key_stream_with_these_bytes(self, implementation: str) -> None:
+    def test_draws_from_bytes_are_those_of_the_key_stream_with_these_bytes(
+        self, implementation: str
+    ) -> None:
         for count in SIZES:
             raw = np.zeros(bytes_for(count) + 1, np.uint8)[1:]  # not aligned as words
             write_key_stream(KEY, 9, raw)

@@ -1,4 +1,6 @@
-"""The C code: no byte that is not its own, nothing that C leaves undefined, the same bits by every instruction set."""
+"""The C code: no byte that is not its own, nothing that C leaves undefined, the same bits by every
+instruction set.
+"""
 
 import os
 import shutil
@@ -42,7 +44,9 @@ def test_a_byte_too_many_would_be_noticed(tmp_path: Path) -> None:
     assert "heap-buffer-overflow" in outcome.stderr
 
 
-@pytest.mark.parametrize("flags", [SHIPPED, [*SHIPPED, "-march=native"]], ids=["as shipped", "for this processor"])
+@pytest.mark.parametrize(
+    "flags", [SHIPPED, [*SHIPPED, "-march=native"]], ids=["as shipped", "for this processor"]
+)
 def test_every_instruction_set_gives_the_same_bits(tmp_path: Path, flags: list[str]) -> None:
     """Also where the compiler may use fused operations: they must stay switched off."""
     program = built(tmp_path, *flags, "-Wno-unused-function", files=(HERE / "variants.c",))

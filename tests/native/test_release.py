@@ -1,4 +1,6 @@
-"""Noise on a grid: draws to 53 bits, whole numbers of units, by both implementations, for every size."""
+"""Noise on a grid: draws to 53 bits, whole numbers of units, by both implementations, for every
+size.
+"""
 
 import doctest
 import os
@@ -30,7 +32,9 @@ UNIT = 2.0**-20
 FURTHEST = np.sqrt(148 * np.log(2))
 PI = np.longdouble("3.14159265358979323846264338327950288")
 
-compiled = pytest.mark.skipif(not implementation_in_use().compiled, reason="the compiled kernels were not built")
+compiled = pytest.mark.skipif(
+    not implementation_in_use().compiled, reason="the compiled kernels were not built"
+)
 
 
 def drawn(raw: np.ndarray, count: int) -> np.ndarray:
@@ -63,7 +67,9 @@ def reference(words: np.ndarray, angles: np.ndarray) -> np.ndarray:
 
 
 def extreme_bits() -> tuple[np.ndarray, np.ndarray]:
-    """Words on both sides of every power of two and of √½ of it, and angles around every eighth of a turn."""
+    """Words on both sides of every power of two and of √½ of it, and angles around every eighth of
+    a turn.
+    """
     powers = [2**k + d for k in range(63) for d in (-1, 0, 1)]
     powers += [2**63 - d for d in (1, 2, 512, 513, 2**11, 2**40)]
     edges = [int(2**k * 0.5**0.5) + d for k in range(63) for d in (-1, 0, 1)]
@@ -109,7 +115,9 @@ class TestDraws:
         assert draw[0] == pytest.approx(FURTHEST, rel=1e-15)
 
     def test_54_bits_of_the_angle_matter(self, implementation: str) -> None:
-        """With 32 bits the ratio of a pair would give the angle away, and with it every other draw of the pair."""
+        """With 32 bits the ratio of a pair would give the angle away, and with it every other draw
+        of the pair.
+        """
         angles = np.uint64(2**62 + 12345) + np.arange(500, dtype=np.uint64) * np.uint64(2**10)
         cosines = drawn(raw_from(np.full(500, 2**40, np.uint64), angles), 1000)[:500]
         assert len(np.unique(cosines)) == 500
@@ -144,13 +152,20 @@ class TestDraws:
         counts = np.zeros((3, 2), dtype=int)
         for _ in range(5):
             sample = drawn(random_bytes(4_000_000), 4_000_000)
-            counts += [[(sample > threshold).sum(), (sample < -threshold).sum()] for threshold in thresholds]
+            counts += [
+                [(sample > threshold).sum(), (sample < -threshold).sum()]
+                for threshold in thresholds
+            ]
         for threshold, sides in zip(thresholds, counts, strict=True):
             for count in sides:
-                assert stats.binomtest(int(count), 20_000_000, stats.norm.sf(threshold)).pvalue > ALARM
+                assert (
+                    stats.binomtest(int(count), 20_000_000, stats.norm.sf(threshold)).pvalue > ALARM
+                )
 
     @compiled
-    def test_compiled_and_numpy_draws_agree_to_fourteen_digits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiled_and_numpy_draws_agree_to_fourteen_digits(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         raw = random_bytes(300_001)
         found = []
         for native in ("1", "0"):
@@ -196,7 +211,9 @@ def noise_units(count: int, std: float = 1.0, start: int = 0) -> np.ndarray:
 class TestRelease:
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("count", SIZES)
-    def test_is_the_rounded_sum_and_the_rounded_noise(self, implementation: str, dtype: type, count: int) -> None:
+    def test_is_the_rounded_sum_and_the_rounded_noise(
+        self, implementation: str, dtype: type, count: int
+    ) -> None:
         sums = np.random.default_rng(count).normal(scale=3, size=count).astype(dtype)
         noisy = UNIT * (np.rint(sums.astype(np.float64) / UNIT) + noise_units(count, 0.7, 9))
         found, _ = released(sums, std=0.7, factor=-0.3, start=9)
@@ -204,7 +221,9 @@ class TestRelease:
 
     @pytest.mark.parametrize("dtype", [np.float32, np.float64])
     @pytest.mark.parametrize("count", SIZES)
-    def test_parameters_take_it_and_the_sums_are_zeroed(self, implementation: str, dtype: type, count: int) -> None:
+    def test_parameters_take_it_and_the_sums_are_zeroed(
+        self, implementation: str, dtype: type, count: int
+    ) -> None:
         generator = np.random.default_rng(count)
         sums, parameters = generator.normal(size=(2, count)).astype(dtype)
         units = np.rint(sums.astype(np.float64) / UNIT) + noise_units(count, 0.7, 9)
@@ -232,7 +251,9 @@ class TestRelease:
         sums = np.array([1e300, -1e300, np.inf, -np.inf, np.nan, 2.0**30])
         found, _ = released(sums, std=1e-3)
         most = 2.0**51 * UNIT
-        np.testing.assert_allclose(found, [most, -most, most, -most, most, 2.0**30], atol=1.0, rtol=0)
+        np.testing.assert_allclose(
+            found, [most, -most, most, -most, most, 2.0**30], atol=1.0, rtol=0
+        )
 
     @pytest.mark.parametrize("threads", [2, 3, 5])
     def test_on_any_number_of_threads(self, implementation: str, threads: int) -> None:
@@ -258,7 +279,9 @@ class TestRelease:
             assert sums.tobytes() == expected.tobytes()
 
     @compiled
-    def test_compiled_and_numpy_differ_by_one_unit_and_rarely(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_compiled_and_numpy_differ_by_one_unit_and_rarely(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         sums, found = np.random.default_rng(0).normal(size=1_000_001), []
         for native in ("1", "0"):
             monkeypatch.setenv("DPVD_NATIVE", native)
@@ -279,19 +302,30 @@ class TestArguments:
             np.zeros(9, np.uint8)[1:].view(np.float64),
             np.zeros(8, ">f4"),
         ],
-        ids=["another type", "two dimensions", "not contiguous", "read-only", "not aligned", "big-endian"],
+        ids=[
+            "another type",
+            "two dimensions",
+            "not contiguous",
+            "read-only",
+            "not aligned",
+            "big-endian",
+        ],
     )
     def test_unsuitable_arrays_are_refused(self, implementation: str, sums: np.ndarray) -> None:
         with pytest.raises(DpvdError, match="noise goes into a contiguous"):
             release_from_key(sums, None, GridScale(UNIT, 1.0, 1.0), KEY)
 
     @pytest.mark.parametrize("parameters", [np.zeros(7, np.float32), np.zeros(8)])
-    def test_parameters_must_be_like_their_sums(self, implementation: str, parameters: np.ndarray) -> None:
+    def test_parameters_must_be_like_their_sums(
+        self, implementation: str, parameters: np.ndarray
+    ) -> None:
         with pytest.raises(DpvdError, match="like their sums"):
             release_from_key(np.zeros(8, np.float32), parameters, GridScale(UNIT, 1.0, 1.0), KEY)
 
     @pytest.mark.parametrize("std", [-1.0, float("nan"), float("inf"), 2.0**48 * UNIT])
-    def test_noise_that_the_grid_cannot_hold_is_refused(self, implementation: str, std: float) -> None:
+    def test_noise_that_the_grid_cannot_hold_is_refused(
+        self, implementation: str, std: float
+    ) -> None:
         with pytest.raises(DpvdError, match="at most 2\\^47 units"):
             release_from_key(np.zeros(8), None, GridScale(UNIT, std, 1.0), KEY)
 

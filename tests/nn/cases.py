@@ -20,15 +20,23 @@ ON_OUTPUTS: dict[str, Factory] = {
     "additive-weight": lambda i, o: AdditiveLinear(i, o, log_sigma2=-1.0, **_F64),
     "additive-neuron": lambda i, o: AdditiveLinear(i, o, rates="neuron", log_sigma2=-1.0, **_F64),
     "additive-layer": lambda i, o: AdditiveLinear(i, o, rates="layer", log_sigma2=-1.0, **_F64),
-    "additive-tied": lambda i, o: AdditiveLinear(i, o, rates="layer", learned=False, log_sigma2=-1.0, **_F64),
-    "additive-gaussian-prior": lambda i, o: AdditiveLinear(i, o, log_sigma2=-1.0, prior="gaussian", **_F64),
+    "additive-tied": lambda i, o: AdditiveLinear(
+        i, o, rates="layer", learned=False, log_sigma2=-1.0, **_F64
+    ),
+    "additive-gaussian-prior": lambda i, o: AdditiveLinear(
+        i, o, log_sigma2=-1.0, prior="gaussian", **_F64
+    ),
     "B-weight": lambda i, o: MultiplicativeLinear(i, o, log_alpha=-0.5, **_F64),
     "B-neuron": lambda i, o: MultiplicativeLinear(i, o, rates="neuron", log_alpha=-0.5, **_F64),
     "B-layer": lambda i, o: MultiplicativeLinear(i, o, rates="layer", log_alpha=-0.5, **_F64),
-    "B-layer-fixed": lambda i, o: MultiplicativeLinear(i, o, rates="layer", learned=False, log_alpha=-0.5, **_F64),
+    "B-layer-fixed": lambda i, o: MultiplicativeLinear(
+        i, o, rates="layer", learned=False, log_alpha=-0.5, **_F64
+    ),
 }
 ON_INPUTS: dict[str, Factory] = {
-    "A-layer": lambda i, o: MultiplicativeLinear(i, o, kind="A", rates="layer", prior="ard", **_F64),
+    "A-layer": lambda i, o: MultiplicativeLinear(
+        i, o, kind="A", rates="layer", prior="ard", **_F64
+    ),
     "A-neuron": lambda i, o: MultiplicativeLinear(
         i, o, kind="A", rates="neuron", prior="gaussian", log_alpha=-0.5, **_F64
     ),
@@ -38,7 +46,9 @@ ON_INPUTS: dict[str, Factory] = {
 ALL: dict[str, Factory] = ON_OUTPUTS | ON_INPUTS
 
 
-def make(name: str, generator: torch.Generator, inputs: int = 4, outputs: int = 3) -> VariationalLayer:
+def make(
+    name: str, generator: torch.Generator, inputs: int = 4, outputs: int = 3
+) -> VariationalLayer:
     """A layer of this kind with random means and with noise rates that differ from one another."""
     layer = ALL[name](inputs, outputs)
     with torch.no_grad():

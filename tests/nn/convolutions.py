@@ -1,4 +1,6 @@
-"""Every kind of variational convolution and embedding, with the torch layer it stands for and an input."""
+"""Every kind of variational convolution and embedding, with the torch layer it stands for and an
+input.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +15,9 @@ from tests.nn.cases import normal
 
 @dataclass(frozen=True)
 class Case:
-    """A variational class, the arguments it shares with torch's, and its inputs without the batch."""
+    """A variational class, the arguments it shares with torch's, and its inputs without the
+    batch.
+    """
 
     cls: Callable[..., dn.VariationalLayer]
     plain: Callable[..., nn.Module]
@@ -22,7 +26,9 @@ class Case:
     shape: tuple[int, ...]
 
     def make(self, generator: torch.Generator, **noise: Any) -> dn.VariationalLayer:
-        """The layer in float64 with random means and with noise rates that differ from one another."""
+        """The layer in float64 with random means and with noise rates that differ from one
+        another.
+        """
         layer = self.cls(*self.args, **self.options, **noise, dtype=torch.float64)
         with torch.no_grad():
             for value in (layer.weight, *([] if layer.bias is None else [layer.bias])):
@@ -45,17 +51,33 @@ class Case:
 
 
 CASES: dict[str, Case] = {
-    "conv1d": Case(dn.AdditiveConv1d, nn.Conv1d, (2, 4, 3), {"padding": 2, "padding_mode": "circular"}, (2, 5)),
+    "conv1d": Case(
+        dn.AdditiveConv1d, nn.Conv1d, (2, 4, 3), {"padding": 2, "padding_mode": "circular"}, (2, 5)
+    ),
     "conv1d first": Case(dn.AdditiveConv1d, nn.Conv1d, (2, 4, 3), {"stride": 2}, (2, 8)),
-    "conv2d first": Case(dn.AdditiveConv2d, nn.Conv2d, (2, 3, (2, 3)), {"stride": (1, 2)}, (2, 3, 5)),
-    "conv3d first": Case(dn.AdditiveConv3d, nn.Conv3d, (1, 2, (1, 2, 3)), {"bias": False}, (1, 2, 3, 4)),
+    "conv2d first": Case(
+        dn.AdditiveConv2d, nn.Conv2d, (2, 3, (2, 3)), {"stride": (1, 2)}, (2, 3, 5)
+    ),
+    "conv3d first": Case(
+        dn.AdditiveConv3d, nn.Conv3d, (1, 2, (1, 2, 3)), {"bias": False}, (1, 2, 3, 4)
+    ),
     "conv2d": Case(dn.AdditiveConv2d, nn.Conv2d, (2, 3, 2), {"padding": 1, "stride": 2}, (2, 3, 4)),
     "conv2d reflect": Case(
-        dn.AdditiveConv2d, nn.Conv2d, (1, 2, 3), {"padding": 1, "padding_mode": "reflect"}, (1, 3, 3)
+        dn.AdditiveConv2d,
+        nn.Conv2d,
+        (1, 2, 3),
+        {"padding": 1, "padding_mode": "reflect"},
+        (1, 3, 3),
     ),
-    "conv2d groups": Case(dn.AdditiveConv2d, nn.Conv2d, (4, 6, 2), {"groups": 2, "bias": False}, (4, 3, 3)),
+    "conv2d groups": Case(
+        dn.AdditiveConv2d, nn.Conv2d, (4, 6, 2), {"groups": 2, "bias": False}, (4, 3, 3)
+    ),
     "conv3d": Case(
-        dn.AdditiveConv3d, nn.Conv3d, (1, 2, (1, 2, 3)), {"dilation": (1, 2, 1), "padding": "same"}, (1, 2, 3, 2)
+        dn.AdditiveConv3d,
+        nn.Conv3d,
+        (1, 2, (1, 2, 3)),
+        {"dilation": (1, 2, 1), "padding": "same"},
+        (1, 2, 3, 2),
     ),
     "transposed": Case(
         dn.AdditiveConvTranspose2d,

@@ -37,7 +37,9 @@ def pair(family: str = "additive", *, noise: dict | None = None, **shape: object
     return torch_layer, ours
 
 
-def inputs(layer: nn.MultiheadAttention, generator: torch.Generator, count: int = 4) -> tuple[Tensor, ...]:
+def inputs(
+    layer: nn.MultiheadAttention, generator: torch.Generator, count: int = 4
+) -> tuple[Tensor, ...]:
     """Query, key and value: 3 queries and 5 keys."""
     sizes = ((3, WIDTH), (5, layer.kdim), (5, layer.vdim))
     found = [normal((count, *size), generator) for size in sizes]
@@ -108,7 +110,9 @@ def test_rows_and_positions_have_noise_of_their_own():
     _, layer = pair(batch_first=True)
     values, weights = layer(*[torch.ones(4, 3, WIDTH, dtype=torch.float64)] * 3)
     assert len(values.flatten(0, 1).unique(dim=0)) == 12
-    assert len(weights.flatten(0, 1).unique(dim=0)) == 12  # noise on keys that are alike does not cancel
+    assert (
+        len(weights.flatten(0, 1).unique(dim=0)) == 12
+    )  # noise on keys that are alike does not cancel
 
 
 @pytest.mark.parametrize("rates", ["layer", "neuron", "weight"])
@@ -116,8 +120,9 @@ def test_rows_and_positions_have_noise_of_their_own():
 def test_noise_has_the_variance_of_noise_on_the_weights(family, rates, generator):
     """One key: attention gives back its value a = x∗θ_value, and y = a∗θ_out.
 
-    E[y²] = (E[a]∗φ)² + Var(a)∗φ² + E[a²]∗Var(θ_out). The sample mean of y² over 40,000 rows has a relative standard
-    deviation of at most 1.4 %, that of a product of two Gaussians: the bound is five of them.
+    E[y²] = (E[a]∗φ)² + Var(a)∗φ² + E[a²]∗Var(θ_out). The sample mean of y² over 40,000 rows has a
+    relative standard deviation of at most 1.4 %, that of a product of two Gaussians: the bound is
+    five of them.
     """
     _, layer = pair(family, noise={"rates": rates}, batch_first=True, bias=False)
     x = normal((WIDTH,), generator)

@@ -1,4 +1,6 @@
-"""A compressed network is smaller and computes the same; a sparse state holds the same values in fewer bytes."""
+"""A compressed network is smaller and computes the same; a sparse state holds the same values in
+fewer bytes.
+"""
 
 import copy
 from itertools import pairwise
@@ -9,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, MultiplicativeLinear, compress, prune, sparse_state
+from dpvd.nn import (
+    AdditiveLinear,
+    BinaryDropoutLinear,
+    MultiplicativeLinear,
+    compress,
+    prune,
+    sparse_state,
+)
 from dpvd.nn.pruning.links import POINTWISE
 
 LAYERS = {
@@ -52,7 +61,9 @@ def widths(model: nn.Module) -> list[tuple[int, int]]:
     seed=st.integers(0, 99),
 )
 def test_outputs_are_the_same_whatever_died(sizes, layer, bias, density, seed):
-    model = chain(sizes, LAYERS[layer], nn.Sigmoid, bias, seed)  # sigmoid(0) = 1/2: forgetting to fold would show
+    model = chain(
+        sizes, LAYERS[layer], nn.Sigmoid, bias, seed
+    )  # sigmoid(0) = 1/2: forgetting to fold would show
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for module in model[::2]:
@@ -69,7 +80,10 @@ def test_outputs_are_the_same_whatever_died(sizes, layer, bias, density, seed):
 def _useless(model: nn.Sequential) -> bool:
     """Whether a hidden unit is left that nothing enters or nothing leaves."""
     layers = [m for m in model if isinstance(m, nn.Linear)]
-    return any(not bool(((a.weight != 0).any(1) & (b.weight != 0).any(0)).all()) for a, b in pairwise(layers))
+    return any(
+        not bool(((a.weight != 0).any(1) & (b.weight != 0).any(0)).all())
+        for a, b in pairwise(layers)
+    )
 
 
 def test_units_without_outputs_and_without_inputs_go():
@@ -94,7 +108,9 @@ def test_constants_are_folded_into_a_bias_that_was_not_there():
     kill(model, 0, rows=[0])
     smaller, _ = compress(model)
     assert smaller[0].bias is None
-    torch.testing.assert_close(smaller[2].bias, model[2].weight[:, 0] * torch.tensor(2.0).double().log())
+    torch.testing.assert_close(
+        smaller[2].bias, model[2].weight[:, 0] * torch.tensor(2.0).double().log()
+    )
     assert_same_outputs(smaller, model, 4)
 
 
@@ -137,7 +153,9 @@ def test_every_pointwise_activation(activation):
     assert_same_outputs(smaller, model, 4)
 
 
-@pytest.mark.parametrize("between", [nn.LayerNorm(6), nn.Softmax(-1), nn.PReLU(6), nn.Flatten(), nn.Conv1d(6, 6, 1)])
+@pytest.mark.parametrize(
+    "between", [nn.LayerNorm(6), nn.Softmax(-1), nn.PReLU(6), nn.Flatten(), nn.Conv1d(6, 6, 1)]
+)
 def test_units_are_kept_where_modules_see_them_together(between):
     model = nn.Sequential(nn.Linear(4, 6), between, nn.Linear(6, 3)).double()
     kill(model, 0, rows=[1])
@@ -210,7 +228,9 @@ def test_a_sparse_state_loads_and_is_counted(layer):
     rest = 8 * (30 + 30 * 20 + 20)
     assert state.bytes == 60 * (8 + 4) + 31 * 4 + rest
     assert state.dense_bytes == 8 * 40 * 30 + rest
-    assert str(state) == f"1 of 4 tensors sparse: {state.dense_bytes:,} became {state.bytes:,} bytes"
+    assert (
+        str(state) == f"1 of 4 tensors sparse: {state.dense_bytes:,} became {state.bytes:,} bytes"
+    )
     for target in (chain([40, 30, 20], seed=1), chain([40, 30, 20], LAYERS[layer], seed=1)):
         target.load_state_dict(state.to_dense())
         assert torch.equal(target[0].weight, model[0].weight)

@@ -8,7 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from dpvd.nn import AdditiveConv2d, AdditiveLinear, MultiplicativeConv2d, compress, prune, sparse_state, variational
+from dpvd.nn import (
+    AdditiveConv2d,
+    AdditiveLinear,
+    MultiplicativeConv2d,
+    compress,
+    prune,
+    sparse_state,
+    variational,
+)
 
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 POOLINGS = {
@@ -16,7 +24,9 @@ POOLINGS = {
     "max, last places": lambda n: getattr(nn, f"MaxPool{n}d")(2, ceil_mode=True),
     "mean": lambda n: getattr(nn, f"AvgPool{n}d")(2, ceil_mode=True),
     "mean with zeros": lambda n: getattr(nn, f"AvgPool{n}d")(2, stride=1, padding=1),
-    "mean without zeros": lambda n: getattr(nn, f"AvgPool{n}d")(2, stride=1, padding=1, count_include_pad=False),
+    "mean without zeros": lambda n: getattr(nn, f"AvgPool{n}d")(
+        2, stride=1, padding=1, count_include_pad=False
+    ),
     "adaptive": lambda n: getattr(nn, f"AdaptiveMaxPool{n}d")(6),
     "none": lambda n: getattr(nn, f"Dropout{n}d")(0.5),
 }
@@ -39,29 +49,44 @@ def assert_same_outputs(smaller: nn.Module, model: nn.Module, x: torch.Tensor) -
 
 def sizes(model: nn.Module) -> list[tuple[int, int]]:
     return [
-        (m.weight.shape[1], m.weight.shape[0]) for m in model.modules() if hasattr(m, "weight") and m.weight.dim() > 1
+        (m.weight.shape[1], m.weight.shape[0])
+        for m in model.modules()
+        if hasattr(m, "weight") and m.weight.dim() > 1
     ]
 
 
 @st.composite
 def networks(draw) -> tuple[int, nn.Module]:
-    """Two convolutions and two dense layers, of any geometry, with some or all of their weights dead."""
+    """Two convolutions and two dense layers, of any geometry, with some or all of their weights
+    dead.
+    """
     dimensions, seed, bias = draw(st.integers(1, 3)), draw(st.integers(0, 99)), draw(st.booleans())
-    activation = draw(st.sampled_from([nn.Sigmoid, nn.ReLU]))  # sigmoid(0) = 1/2: forgetting to fold would show
+    activation = draw(
+        st.sampled_from([nn.Sigmoid, nn.ReLU])
+    )  # sigmoid(0) = 1/2: forgetting to fold would show
     pool = [POOLINGS[draw(st.sampled_from(sorted(POOLINGS)))](dimensions) for _ in range(2)]
     mode = draw(st.sampled_from(["zeros", "circular", "replicate", "reflect"]))
     geometry = draw(
-        st.sampled_from([{}, {"stride": 2}, {"padding": 1}, {"padding": "same"}, {"dilation": 2, "padding": 2}])
+        st.sampled_from(
+            [{}, {"stride": 2}, {"padding": 1}, {"padding": "same"}, {"dilation": 2, "padding": 2}]
+        )
     )
     conv = CONVOLUTIONS[dimensions]
 
     def make() -> nn.Module:
         body = nn.Sequential(
             *(conv(2, 4, 2, bias=bias), pool[0], activation()),
-            *(conv(4, 3, 3, bias=bias, padding_mode=mode, **geometry), activation(), pool[1], nn.Flatten()),
+            *(
+                conv(4, 3, 3, bias=bias, padding_mode=mode, **geometry),
+                activation(),
+                pool[1],
+                nn.Flatten(),
+            ),
         )
         inputs = body.double().eval()(image(dimensions, side=10)).shape[1]
-        return nn.Sequential(*body, nn.Identity(), nn.Linear(inputs, 5, bias), activation(), nn.Linear(5, 2, bias))
+        return nn.Sequential(
+            *body, nn.Identity(), nn.Linear(inputs, 5, bias), activation(), nn.Linear(5, 2, bias)
+        )
 
     model = seeded(make, seed)
     generator = torch.Generator().manual_seed(seed)
@@ -90,7 +115,9 @@ def test_outputs_are_the_same_whatever_died(case):
 
 def pair(between: list[nn.Module], constant: float = 0.5, **second) -> nn.Sequential:
     """Two convolutions; channel 1 of the first is constant."""
-    model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), *between, nn.Conv2d(4, 3, 3, **second)))
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), *between, nn.Conv2d(4, 3, 3, **second))
+    )
     with torch.no_grad():
         model[0].weight[1] = 0.0
         model[0].bias[1] = constant
@@ -106,7 +133,10 @@ def pair(between: list[nn.Module], constant: float = 0.5, **second) -> nn.Sequen
         (pair([nn.AvgPool2d(2, padding=1)]), 4),  # averages with zeros at the border
         (pair([nn.AvgPool2d(2, padding=1, count_include_pad=False)]), 3),
         (pair([nn.AvgPool2d(2, divisor_override=3)]), 4),
-        (pair([nn.ReLU(), nn.AvgPool2d(2, padding=1)], constant=-0.5), 3),  # 0 is 0 at the border, too
+        (
+            pair([nn.ReLU(), nn.AvgPool2d(2, padding=1)], constant=-0.5),
+            3,
+        ),  # 0 is 0 at the border, too
         (pair([nn.ReLU()], padding=1), 4),
         (pair([nn.ReLU()], padding="same"), 4),
         (pair([nn.ReLU()], padding="valid"), 3),
@@ -134,7 +164,9 @@ def test_an_unread_channel_goes_whatever_the_padding():
 
 
 def test_channels_go_through_flatten_with_all_their_places():
-    model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 3, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(3 * 16, 5)))
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(2, 3, 4), nn.Sigmoid(), nn.Flatten(), nn.Linear(3 * 16, 5))
+    )
     with torch.no_grad():
         model[0].weight[0] = 0.0  # constant
         model[3].weight[:, 32:] = 0.0  # channel 2 is unread
@@ -155,7 +187,8 @@ def test_channels_go_through_flatten_with_all_their_places():
 )
 def test_channels_stay_where_they_do_not_arrive_as_inputs(between, inputs):
     last = nn.Linear(inputs, 2)
-    # MaxPool1d takes no images, so this one pools in a network that could not run: it must be a stop all the same.
+    # MaxPool1d takes no images, so this one pools in a network that could not run: it must be a
+    # stop all the same.
     model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3), *between, last))
     with torch.no_grad():
         model[0].weight[1] = 0.0
@@ -163,14 +196,18 @@ def test_channels_stay_where_they_do_not_arrive_as_inputs(between, inputs):
 
 
 def test_pooling_over_channels_is_a_stop():
-    model = seeded(lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.MaxPool2d((1, 1)), nn.Conv1d(4, 3, 3)))
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv1d(2, 4, 3), nn.MaxPool2d((1, 1)), nn.Conv1d(4, 3, 3))
+    )
     with torch.no_grad():
         model[0].weight[1] = 0.0
     assert sizes(compress(model)[0]) == [(2, 4), (4, 3)]
 
 
 def test_grouped_convolutions_keep_their_size():
-    model = seeded(lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4)))
+    model = seeded(
+        lambda: nn.Sequential(nn.Conv2d(2, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 4, 3, groups=4))
+    )
     model = variational(model)
     with torch.no_grad():
         model[0].weight[1] = 0.0
@@ -203,7 +240,9 @@ def test_death_spreads_between_convolutions_and_dense_layers():
 
 def test_a_network_that_lost_everything_keeps_one_channel_and_is_constant():
     model = seeded(
-        lambda: nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten(), nn.Linear(27, 4))
+        lambda: nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Conv2d(4, 3, 3), nn.Flatten(), nn.Linear(27, 4)
+        )
     )
     with torch.no_grad():
         for layer in (0, 2, 4):
@@ -215,7 +254,13 @@ def test_a_network_that_lost_everything_keeps_one_channel_and_is_constant():
 
 @pytest.mark.parametrize("cls", [AdditiveConv2d, MultiplicativeConv2d])
 def test_a_variational_convolution_becomes_an_ordinary_one_of_the_same_geometry(cls):
-    options = {"stride": 2, "padding": (1, 0), "dilation": 2, "padding_mode": "circular", "bias": False}
+    options = {
+        "stride": 2,
+        "padding": (1, 0),
+        "dilation": 2,
+        "padding_mode": "circular",
+        "bias": False,
+    }
     model = seeded(lambda: cls(2, 4, (2, 3), **options)).requires_grad_(False)
     smaller, report = compress(model)
     assert type(smaller) is nn.Conv2d
@@ -255,5 +300,7 @@ def test_a_sparse_state_holds_convolutions_as_rows_of_output_channels():
     assert state.bytes == 5_000 * (8 + 4) + 51 * 4 + 50 * 8
     assert torch.equal(state.to_dense()["0.weight"], model[0].weight)
     plain = nn.Conv2d(20, 50, 5).double()
-    plain.load_state_dict({name[2:]: value for name, value in state.to_dense().items() if name.startswith("0.")})
+    plain.load_state_dict(
+        {name[2:]: value for name, value in state.to_dense().items() if name.startswith("0.")}
+    )
     assert torch.equal(plain.weight, model[0].weight)

@@ -19,7 +19,9 @@ every_rate = pytest.mark.parametrize("rates", ["layer", "neuron", "weight"])
 @every_rate
 @every_case
 def test_the_variance_is_that_of_sampling_the_weights(name, rates, generator):
-    """Each output is linear in the weights: its variance is Σ (∂y/∂w)² Var[w], from torch's own derivatives."""
+    """Each output is linear in the weights: its variance is Σ (∂y/∂w)² Var[w], from torch's own
+    derivatives.
+    """
     case = CASES[name]
     layer, x, tape = case.make(generator, rates=rates), case.inputs(1, generator), dn.NoiseTape()
     with tape.recording():
@@ -27,10 +29,16 @@ def test_the_variance_is_that_of_sampling_the_weights(name, rates, generator):
     plain, variance = case.make_plain(layer), layer.weight_moments()[1].detach()
     flat = plain(x).flatten()
     slopes = [torch.autograd.grad(y, plain.weight, retain_graph=True)[0] for y in flat]
-    expected = torch.stack([(slope.square() * variance).sum() for slope in slopes]).view(outputs.shape)
-    torch.testing.assert_close(tape.aux[0].square().expand_as(outputs), expected, rtol=1e-10, atol=1e-19)
+    expected = torch.stack([(slope.square() * variance).sum() for slope in slopes]).view(
+        outputs.shape
+    )
+    torch.testing.assert_close(
+        tape.aux[0].square().expand_as(outputs), expected, rtol=1e-10, atol=1e-19
+    )
     assert tape.draws[0].shape == outputs.shape
-    torch.testing.assert_close(outputs, plain(x) + tape.aux[0] * tape.draws[0], rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(
+        outputs, plain(x) + tape.aux[0] * tape.draws[0], rtol=1e-12, atol=1e-12
+    )
 
 
 @every_case
@@ -39,7 +47,12 @@ def test_outputs_have_the_stated_moments_and_rows_their_own_noise(name, generato
     layer, x = case.make(generator), case.inputs(1, generator)
     with torch.no_grad(), dn.noise_from(generator):
         outputs = layer(x.expand(SAMPLES, *x.shape[1:])).flatten(1)
-    std = dn.noise_std(layer.output_moments(x)[1]).expand(1, *case.make_plain(layer)(x).shape[1:]).flatten().detach()
+    std = (
+        dn.noise_std(layer.output_moments(x)[1])
+        .expand(1, *case.make_plain(layer)(x).shape[1:])
+        .flatten()
+        .detach()
+    )
     sample = outputs.std(0)
     tolerance = 6 * std / (2 * SAMPLES) ** 0.5 + 1e-12
     assert ((sample - std).abs() < tolerance).all()
@@ -77,7 +90,13 @@ def test_a_rate_per_input_unit_is_one_for_each(name, generator):
     case = CASES[name]
     layer = case.make(generator, rates="neuron")
     rates = getattr(layer, layer.noise_state[0])
-    inputs = {"embedding": 5, "embedding padded": 5, "conv2d groups": 2, "B conv2d": 2, "transposed": 2}
+    inputs = {
+        "embedding": 5,
+        "embedding padded": 5,
+        "conv2d groups": 2,
+        "B conv2d": 2,
+        "transposed": 2,
+    }
     assert rates.numel() == inputs.get(name, case.args[0])
     assert rates.expand_as(layer.weight).unique().numel() == rates.numel()
 
@@ -94,7 +113,9 @@ def test_gradients_with_the_noise_held(name, generator):
         with tape.replaying():
             return torch.func.functional_call(layer, dict(zip(names, parameters, strict=True)), x)
 
-    if name != "embedding padded":  # torch leaves the padding row out of the gradient, which finite differences see
+    if (
+        name != "embedding padded"
+    ):  # torch leaves the padding row out of the gradient, which finite differences see
         assert torch.autograd.gradcheck(forward, tuple(layer.parameters()))
     loss = forward(*layer.parameters()).square().sum()
     assert all(g.isfinite().all() for g in torch.autograd.grad(loss, list(layer.parameters())))
@@ -157,7 +178,9 @@ def test_a_tied_scale_is_the_standard_deviation_of_every_weight(name, generator)
     layer = CASES[name].make(generator, rates="layer", learned=False)
     assert dn.set_scale(nn.Sequential(layer), 0.25) == 1
     variance = layer.weight_moments()[1]
-    torch.testing.assert_close(variance[variance > 0], torch.full_like(variance[variance > 0], 0.0625))
+    torch.testing.assert_close(
+        variance[variance > 0], torch.full_like(variance[variance > 0], 0.0625)
+    )
 
 
 @every_case

@@ -31,7 +31,9 @@ class Tower(nn.Module):
 
 
 def mlp() -> nn.Sequential:
-    """Seeded: with other weights all hidden units could be off, and there would be no noise behind them."""
+    """Seeded: with other weights all hidden units could be off, and there would be no noise behind
+    them.
+    """
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
@@ -46,7 +48,9 @@ def mlp() -> nn.Sequential:
         ("binary", {"rate": 0.2}, dn.BinaryDropoutLinear),
     ],
 )
-def test_every_layer_can_be_asked_for_with_its_options(layer: str, options: dict, cls: type) -> None:
+def test_every_layer_can_be_asked_for_with_its_options(
+    layer: str, options: dict, cls: type
+) -> None:
     model = mlp()
     converted = dn.variational(model, layer, **options)
     assert type(converted[0]) is type(converted[2]) is cls
@@ -81,7 +85,9 @@ def test_mode_dtype_and_frozen_layers_are_kept() -> None:
     assert frozen == {"0.weight", "0.bias", "0.log_sigma2", "2.bias"}
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="stands in for an accelerator where there is none")
+@pytest.mark.skipif(
+    torch.cuda.is_available(), reason="stands in for an accelerator where there is none"
+)
 def test_the_device_is_kept() -> None:
     converted = dn.variational(mlp().to("meta"))
     assert {p.device.type for p in converted.parameters()} == {"meta"}
@@ -105,7 +111,10 @@ def test_it_says_what_it_converted_and_what_it_left(caplog: pytest.LogCaptureFix
     conversion = converted.conversion
     assert conversion.converted == ("mix", "out")
     assert conversion.left == (("words", "Embedding"), ("again.1", "LayerNorm"))
-    expected = "converted to AdditiveLinear: mix, out; left as they are: words (Embedding), again.1 (LayerNorm)"
+    expected = (
+        "converted to AdditiveLinear: mix, out; left as they are: words (Embedding), again.1"
+        " (LayerNorm)"
+    )
     assert str(conversion) == expected
     assert caplog.messages == [expected]
 
@@ -134,11 +143,17 @@ def test_no_random_numbers_are_used_up() -> None:
 
 
 def test_subclasses_and_reparametrised_layers_are_left() -> None:
-    model = nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Bilinear(4, 4, 2))
+    model = nn.Sequential(
+        nn.Linear(4, 4),
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+        nn.Bilinear(4, 4, 2),
+    )
     converted = dn.variational(model)
     assert converted.conversion.converted == ("0",)
     assert torch.equal(converted[1].weight, model[1].weight)
-    with pytest.raises(DpvdError, match=r"MultiheadAttention has nothing to convert, no nn\.Linear; subclasses"):
+    with pytest.raises(
+        DpvdError, match=r"MultiheadAttention has nothing to convert, no nn\.Linear; subclasses"
+    ):
         dn.variational(nn.MultiheadAttention(4, 2), "binary")
 
 
@@ -196,7 +211,12 @@ def test_a_family_converts_what_it_has_and_says_what_it_left() -> None:
     multiplicative = dn.variational(model, "multiplicative", kind="B").conversion
     assert multiplicative.converted == ("0", "4", "6", "8")
     assert multiplicative.left == (("2", "ConvTranspose2d"),)
-    assert [name for name, _ in dn.variational(model, "binary").conversion.left] == ["0", "2", "4", "6"]
+    assert [name for name, _ in dn.variational(model, "binary").conversion.left] == [
+        "0",
+        "2",
+        "4",
+        "6",
+    ]
     with pytest.raises(DpvdError, match="type B only"):
         dn.variational(model, "multiplicative", kind="A", rates="layer", prior="ard")
 
@@ -206,7 +226,9 @@ def test_the_kinds_to_convert_can_be_chosen() -> None:
     model(torch.ones(2, 1, 4, 4))
     chosen = dn.variational(model, kinds=[nn.Linear, nn.Conv2d])
     assert chosen.conversion.converted == ("0", "8")
-    with pytest.raises(DpvdError, match=r"layer='binary' has no form of nn\.Conv2d; kinds may be nn\.Linear"):
+    with pytest.raises(
+        DpvdError, match=r"layer='binary' has no form of nn\.Conv2d; kinds may be nn\.Linear"
+    ):
         dn.variational(model, "binary", kinds=[nn.Conv2d])
     with pytest.raises(DpvdError, match="nothing to convert"):
         dn.variational(model, kinds=[])
@@ -214,7 +236,10 @@ def test_the_kinds_to_convert_can_be_chosen() -> None:
 
 @pytest.mark.parametrize("padding", [None, 2])
 def test_embeddings_are_converted(padding: int | None) -> None:
-    model, x = nn.Sequential(nn.Embedding(7, 4, padding), nn.Linear(4, 2)), torch.tensor([[1, 2], [3, 2]])
+    model, x = (
+        nn.Sequential(nn.Embedding(7, 4, padding), nn.Linear(4, 2)),
+        torch.tensor([[1, 2], [3, 2]]),
+    )
     converted = dn.variational(model)
     assert isinstance(converted[0], dn.AdditiveEmbedding)
     assert converted[0].padding_idx == padding
@@ -222,7 +247,9 @@ def test_embeddings_are_converted(padding: int | None) -> None:
     assert torch.equal(converted.eval()(x), model(x))
 
 
-@pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
+@pytest.mark.parametrize(
+    "option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}]
+)
 def test_embeddings_with_options_that_have_no_variational_form_are_left(option: dict) -> None:
     converted = dn.variational(nn.Sequential(nn.Embedding(7, 4, **option), nn.Linear(4, 2)))
     assert converted.conversion.left == (("0", "Embedding"),)

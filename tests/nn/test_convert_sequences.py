@@ -1,4 +1,6 @@
-"""Conversion of layers that read sequences: recurrent ones, attention, encoder layers, and what they are parts of."""
+"""Conversion of layers that read sequences: recurrent ones, attention, encoder layers, and what
+they are parts of.
+"""
 
 import copy
 import pickle
@@ -53,9 +55,20 @@ def test_recurrent_layers_are_converted(kind: str, generator: torch.Generator) -
     converted = dn.variational(plain, log_sigma2=-3.0)
     assert type(converted) is expected
     assert_same_state(converted, plain)
-    for name in ("input_size", "hidden_size", "mode", "num_layers", "bias", "batch_first", "dropout", "bidirectional"):
+    for name in (
+        "input_size",
+        "hidden_size",
+        "mode",
+        "num_layers",
+        "bias",
+        "batch_first",
+        "dropout",
+        "bidirectional",
+    ):
         assert getattr(converted, name) == getattr(plain, name), name
-    x = torch.randn(40, 2, 3, generator=generator)  # so many that some unit of a ReLU is on for one of them
+    x = torch.randn(
+        40, 2, 3, generator=generator
+    )  # so many that some unit of a ReLU is on for one of them
     assert torch.equal(converted(x)[0], plain(x)[0])
     with dn.sampling():
         assert not torch.equal(converted(x)[0], plain(x)[0])
@@ -67,7 +80,9 @@ def test_recurrent_layers_are_converted(kind: str, generator: torch.Generator) -
 def test_attention_is_converted(family: str, options: dict, generator: torch.Generator) -> None:
     plain = nn.MultiheadAttention(6, 2, **options).eval()
     converted = dn.variational(plain, family)
-    assert isinstance(converted, dn.AdditiveMultiheadAttention | dn.MultiplicativeMultiheadAttention)
+    assert isinstance(
+        converted, dn.AdditiveMultiheadAttention | dn.MultiplicativeMultiheadAttention
+    )
     assert_same_state(converted, plain)
     for name in ("num_heads", "dropout", "kdim", "vdim", "batch_first", "add_zero_attn"):
         assert getattr(converted, name) == getattr(plain, name), name
@@ -80,15 +95,18 @@ def test_attention_is_converted(family: str, options: dict, generator: torch.Gen
 
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")  # torch's remark on norm_first
-def test_a_stack_of_encoder_layers_is_converted(norm_first: bool, generator: torch.Generator) -> None:
+def test_a_stack_of_encoder_layers_is_converted(
+    norm_first: bool, generator: torch.Generator
+) -> None:
     plain = make_encoder(norm_first=norm_first).eval()
     converted = dn.variational(plain, rates="layer", learned=False, log_sigma2=-3.0)
     assert {type(layer) for layer in converted.layers} == {dn.VariationalTransformerEncoderLayer}
     assert {type(layer) for layer in plain.layers} == {nn.TransformerEncoderLayer}
     assert len(dn.tied_layers(converted)) == 6
     assert str(converted.conversion).startswith(
-        "converted to AdditiveMultiheadAttention: layers.0.self_attn, layers.1.self_attn; converted to AdditiveLinear: "
-        "layers.0.linear1, layers.0.linear2, layers.1.linear1, layers.1.linear2; left as they are: layers.0.norm1"
+        "converted to AdditiveMultiheadAttention: layers.0.self_attn, layers.1.self_attn; converted"
+        " to AdditiveLinear: layers.0.linear1, layers.0.linear2, layers.1.linear1,"
+        " layers.1.linear2; left as they are: layers.0.norm1"
     )
     x = torch.randn(3, 5, 4, generator=generator)
     with torch.no_grad():  # torch's fast path, in both
@@ -138,7 +156,9 @@ def test_frozen_layers_stay_frozen() -> None:
     lstm = nn.LSTM(3, 4)
     lstm.weight_hh_l0.requires_grad_(False)
     converted = dn.variational(lstm)
-    assert {name for name, p in converted.named_parameters() if not p.requires_grad} == {"weight_hh_l0"}
+    assert {name for name, p in converted.named_parameters() if not p.requires_grad} == {
+        "weight_hh_l0"
+    }
 
 
 def test_what_has_no_counterpart_is_left() -> None:

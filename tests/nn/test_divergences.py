@@ -1,4 +1,6 @@
-"""The KL to the log-uniform prior against published values and independent numerical integration."""
+"""The KL to the log-uniform prior against published values and independent numerical
+integration.
+"""
 
 import itertools
 
@@ -49,21 +51,29 @@ def test_exact_value_against_adaptive_quadrature() -> None:
 
 
 def test_exact_is_the_expected_log_of_the_noisy_weight() -> None:
-    """KL(α) - KL(1) from its definition, -½ log α + E log|1 + √α ε| + const, without any Dawson function."""
+    """KL(α) - KL(1) from its definition, -½ log α + E log|1 + √α ε| + const, without any Dawson
+    function.
+    """
 
     def by_definition(alpha: float) -> float:
         std = np.sqrt(alpha)
 
         def integrand(w: float) -> float:
-            return np.log(abs(w)) * np.exp(-((w - 1) ** 2) / (2 * alpha)) / (std * np.sqrt(2 * np.pi))
+            return (
+                np.log(abs(w)) * np.exp(-((w - 1) ** 2) / (2 * alpha)) / (std * np.sqrt(2 * np.pi))
+            )
 
         pieces = [1 - 12 * std, min(0.0, 1 - 11 * std), max(0.0, 1 - 11 * std), 1.0, 1 + 12 * std]
-        parts = [quad(integrand, a, b, epsabs=1e-11, limit=500)[0] for a, b in itertools.pairwise(pieces)]
+        parts = [
+            quad(integrand, a, b, epsabs=1e-11, limit=500)[0] for a, b in itertools.pairwise(pieces)
+        ]
         return -0.5 * np.log(alpha) + sum(parts)
 
     for alpha in (0.05, 0.3, 2.0, 10.0):
         difference = exact_kl(doubles(np.log(alpha))) - exact_kl(doubles(0.0))
-        assert difference.item() == pytest.approx(by_definition(alpha) - by_definition(1.0), abs=1e-7)
+        assert difference.item() == pytest.approx(
+            by_definition(alpha) - by_definition(1.0), abs=1e-7
+        )
 
 
 def test_exact_slope_is_minus_x_times_dawson_of_x() -> None:
@@ -86,7 +96,9 @@ def test_exact_limits() -> None:
     assert values[2].item() == pytest.approx(12 + EXPECTED_LIMIT, abs=1e-9)
     assert values[3] == 0
     assert values[4].isnan()
-    assert slopes(exact_kl, doubles([-infinity, infinity])).tolist() == pytest.approx([-0.5, 0.0], abs=1e-10)
+    assert slopes(exact_kl, doubles([-infinity, infinity])).tolist() == pytest.approx(
+        [-0.5, 0.0], abs=1e-10
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3), (70_000,)])
@@ -123,7 +135,9 @@ def test_molchanov_slope_is_within_its_bound() -> None:
 
 
 def test_molchanov_vanishes_for_large_alpha() -> None:
-    assert molchanov_kl(doubles([40.0, float("inf")])).tolist() == pytest.approx([0.0, 0.0], abs=1e-15)
+    assert molchanov_kl(doubles([40.0, float("inf")])).tolist() == pytest.approx(
+        [0.0, 0.0], abs=1e-15
+    )
 
 
 def test_kingma_is_projected_to_alpha_at_most_one() -> None:

@@ -1,4 +1,6 @@
-"""What is special about embeddings with noise: padding, and what torch's layer offers that they do not."""
+"""What is special about embeddings with noise: padding, and what torch's layer offers that they do
+not.
+"""
 
 import pytest
 import torch

@@ -24,7 +24,8 @@ from tests.nn.cases import make, normal
 
 
 @pytest.mark.parametrize(
-    ("rates", "parameter", "variance"), [("layer", (), 1), ("neuron", (4,), 1), ("weight", (3, 4), 3)]
+    ("rates", "parameter", "variance"),
+    [("layer", (), 1), ("neuron", (4,), 1), ("weight", (3, 4), 3)],
 )
 def test_shared_rates_cost_no_second_matmul(
     rates: str, parameter: tuple[int, ...], variance: int, generator: torch.Generator
@@ -44,7 +45,9 @@ def test_shared_rates_cost_no_second_matmul(
 def test_one_rate_covers_all_it_should(kind: str, rates: str) -> None:
     layer = MultiplicativeLinear(4, 3, kind=kind, rates=rates, log_alpha=-1.0, prior="ard")
     assert layer.log_rate.shape == (() if rates == "layer" else (4,))
-    terms = 4 if kind == "A" else 12  # type A has one random variable per input unit, type B one per weight
+    terms = (
+        4 if kind == "A" else 12
+    )  # type A has one random variable per input unit, type B one per weight
     assert layer.kl().item() == pytest.approx(terms * 0.5 * math.log1p(math.e), rel=1e-6)
 
 
@@ -73,7 +76,9 @@ def test_scale_jacobian_is_the_derivative_of_the_scale(generator: torch.Generato
         assert make(name, generator).scale_jacobian() == {}
 
 
-def test_the_tied_scale_is_the_standard_deviation_of_every_weight(generator: torch.Generator) -> None:
+def test_the_tied_scale_is_the_standard_deviation_of_every_weight(
+    generator: torch.Generator,
+) -> None:
     layer, tape = make("additive-tied", generator), NoiseTape()
     x = normal((2, 4), generator)
     layer.set_scale(0.25)
@@ -101,7 +106,9 @@ def test_scale_zero_is_the_plain_layer_without_nan_anywhere(generator: torch.Gen
     assert not torch.equal(layer(x), outputs)
 
 
-def test_only_a_tied_layer_takes_a_scale_and_only_a_sensible_one(generator: torch.Generator) -> None:
+def test_only_a_tied_layer_takes_a_scale_and_only_a_sensible_one(
+    generator: torch.Generator,
+) -> None:
     with pytest.raises(DpvdError, match="rates='weight', learned=True"):
         make("additive-weight", generator).set_scale(1.0)
     for zeta in (-1.0, math.nan, math.inf):
@@ -138,7 +145,9 @@ def test_type_a_learned_under_the_log_uniform_prior_warns_and_others_do_not() ->
 
 @pytest.mark.parametrize("kind", ["A", "B"])
 def test_alpha_zero_is_the_plain_layer(kind: str, generator: torch.Generator) -> None:
-    layer = MultiplicativeLinear(4, 3, kind=kind, rates="layer", learned=False, log_alpha=-math.inf).double()
+    layer = MultiplicativeLinear(
+        4, 3, kind=kind, rates="layer", learned=False, log_alpha=-math.inf
+    ).double()
     x = normal((2, 4), generator)
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
     assert layer.kl() == math.inf
@@ -157,7 +166,9 @@ def test_for_large_alpha_the_kl_vanishes(generator: torch.Generator) -> None:
 
 def test_gaussian_dropout_is_type_a_at_the_fixed_rate(generator: torch.Generator) -> None:
     dropout = GaussianDropoutLinear(4, 3, rate=0.2).double()
-    type_a = MultiplicativeLinear(4, 3, kind="A", rates="layer", learned=False, log_alpha=math.log(0.25)).double()
+    type_a = MultiplicativeLinear(
+        4, 3, kind="A", rates="layer", learned=False, log_alpha=math.log(0.25)
+    ).double()
     type_a.load_state_dict(dropout.state_dict())
     x = normal((5, 4), generator)
     outputs = []
@@ -176,7 +187,9 @@ def test_binary_masks_are_zero_or_scaled_at_the_rate(generator: torch.Generator)
 
 
 def test_the_floor_gives_exact_zeros_and_no_gradient() -> None:
-    var = torch.tensor([0.0, VARIANCE_FLOOR, 4 * VARIANCE_FLOOR, 9.0], dtype=torch.float64, requires_grad=True)
+    var = torch.tensor(
+        [0.0, VARIANCE_FLOOR, 4 * VARIANCE_FLOOR, 9.0], dtype=torch.float64, requires_grad=True
+    )
     std = noise_std(var)
     std.sum().backward()
     assert std.tolist() == pytest.approx([0, 0, 2e-10, 3], rel=1e-12)
@@ -187,7 +200,9 @@ def test_the_floor_gives_exact_zeros_and_no_gradient() -> None:
 
 
 def test_a_layer_says_what_it_is() -> None:
-    assert "in_features=4, out_features=3, bias=True, rates=neuron" in repr(AdditiveLinear(4, 3, rates="neuron"))
+    assert "in_features=4, out_features=3, bias=True, rates=neuron" in repr(
+        AdditiveLinear(4, 3, rates="neuron")
+    )
     assert "kind=B, rates=layer, learned=False" in repr(
         MultiplicativeLinear(4, 3, rates="layer", learned=False, prior=prior_from("ard"))
     )

@@ -1,4 +1,6 @@
-"""The fast ways of sampling: the values and gradients of the plain formulas, which transforms still use."""
+"""The fast ways of sampling: the values and gradients of the plain formulas, which transforms still
+use.
+"""
 
 import pytest
 import torch
@@ -12,7 +14,9 @@ from tests.nn.convolutions import CASES
 
 
 @pytest.mark.parametrize("shape", [(5, 3, 4), (5, 1, 4), (1, 3, 1), ()])
-def test_adding_noise_has_the_gradients_of_the_formula(shape: tuple[int, ...], generator: torch.Generator) -> None:
+def test_adding_noise_has_the_gradients_of_the_formula(
+    shape: tuple[int, ...], generator: torch.Generator
+) -> None:
     mean, var = normal((5, 3, 4), generator).requires_grad_(), normal(shape, generator).square()
     if shape:
         var.view(-1)[:2] = torch.tensor([0.0, VARIANCE_FLOOR])
@@ -66,7 +70,12 @@ def test_only_a_first_layer_with_learned_rates_is_unfolded(monkeypatch: pytest.M
 
     monkeypatch.setattr("dpvd.nn.conv.unfolded", spy)
     x = torch.rand(2, 1, 6, 6)
-    for options in ({"padding": 1}, {"dilation": 2}, {"rates": "layer", "learned": False}, {"rates": "neuron"}):
+    for options in (
+        {"padding": 1},
+        {"dilation": 2},
+        {"rates": "layer", "learned": False},
+        {"rates": "neuron"},
+    ):
         dn.AdditiveConv2d(1, 2, 3, **options)(x)
     dn.AdditiveConv2d(1, 2, 3)(x.clone().requires_grad_())
     dn.AdditiveConv2d(4, 2, 3)(torch.rand(2, 4, 6, 6))
@@ -93,7 +102,9 @@ def test_the_divergence_of_kept_weights_is_that_of_all_without_the_pruned(
     gradients = [torch.autograd.grad(value, parameters) for value in (kl, expected)]
     torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-12, atol=1e-15)
     assert (gradients[0][0][~layer.kept] == 0).all()
-    transformed = torch.func.grad(lambda w: torch.func.functional_call(_KL(layer), {"layer.weight": w}))(layer.weight)
+    transformed = torch.func.grad(
+        lambda w: torch.func.functional_call(_KL(layer), {"layer.weight": w})
+    )(layer.weight)
     torch.testing.assert_close(transformed, gradients[0][0], rtol=1e-12, atol=1e-15)
 
 

@@ -35,7 +35,11 @@ def mean_gradient(prior: dn.Prior, mean: torch.Tensor, sigma: float) -> torch.Te
 def by_autograd(model: nn.Module) -> dict[str, torch.Tensor]:
     parameters = dict(model.named_parameters())
     found = torch.autograd.grad(dn.kl(model), list(parameters.values()), allow_unused=True)
-    return {name: gradient for name, gradient in zip(parameters, found, strict=True) if gradient is not None}
+    return {
+        name: gradient
+        for name, gradient in zip(parameters, found, strict=True)
+        if gradient is not None
+    }
 
 
 def added(model: nn.Module, weight: float = 1.0) -> dict[str, torch.Tensor]:
@@ -50,32 +54,42 @@ def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor
     assert found.keys() == expected.keys()
     assert all(gradient.any() for gradient in expected.values())
     for name, gradient in expected.items():
-        torch.testing.assert_close(found[name], gradient, rtol=1e-7, atol=1e-8)  # the table of the KL is as exact
+        torch.testing.assert_close(
+            found[name], gradient, rtol=1e-7, atol=1e-8
+        )  # the table of the KL is as exact
 
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("sigma", [0.03, 0.7, 5.0])
 def test_gradients_are_those_of_autograd_and_of_finite_differences(name, sigma, generator):
     prior, log_sigma2 = prior_from(name), torch.tensor(2 * math.log(sigma), dtype=torch.float64)
-    mean = torch.cat([normal((50,), generator), torch.zeros(1, dtype=torch.float64)]).requires_grad_()
+    mean = torch.cat(
+        [normal((50,), generator), torch.zeros(1, dtype=torch.float64)]
+    ).requires_grad_()
     (expected,) = torch.autograd.grad(prior.kl(mean, log_sigma2).sum(), mean)
     found, step = mean_gradient(prior, mean.detach(), sigma), 1e-4 * sigma
     # ∂KL/∂mean = -2/mean · ∂KL/∂log α, and the table gives the latter to 1e-9
     error = (found - expected).abs() * mean.detach().abs().clamp(1e-3, 1) / 2
     assert error.max().item() < 1e-9
     with torch.no_grad():
-        difference = (prior.kl(mean + step, log_sigma2) - prior.kl(mean - step, log_sigma2)) / (2 * step)
+        difference = (prior.kl(mean + step, log_sigma2) - prior.kl(mean - step, log_sigma2)) / (
+            2 * step
+        )
     torch.testing.assert_close(found[:50], difference[:50], rtol=2e-3, atol=1e-4 / sigma)
 
 
 def test_the_log_uniform_gradient_is_the_dawson_function(generator):
     mean, sigma = normal((200,), generator), 0.3
     expected = math.sqrt(2) / sigma * torch.from_numpy(dawsn(mean.numpy() / (math.sqrt(2) * sigma)))
-    torch.testing.assert_close(mean_gradient(prior_from("log-uniform"), mean, sigma), expected, rtol=1e-14, atol=0)
+    torch.testing.assert_close(
+        mean_gradient(prior_from("log-uniform"), mean, sigma), expected, rtol=1e-14, atol=0
+    )
     single = mean_gradient(prior_from("log-uniform"), mean.float(), sigma)
     torch.testing.assert_close(single.double(), expected, rtol=2e-6, atol=0)
     square = mean.view(10, 20).float()
-    transposed = mean_gradient(prior_from("log-uniform"), square.t(), sigma)  # not contiguous: computed apart
+    transposed = mean_gradient(
+        prior_from("log-uniform"), square.t(), sigma
+    )  # not contiguous: computed apart
     torch.testing.assert_close(transposed.t().reshape(-1).double(), expected, rtol=2e-6, atol=0)
 
 
@@ -112,7 +126,9 @@ def test_the_gradient_of_every_tied_layer_is_that_of_its_kl(kind, pruned, genera
             parameter.data += 0.1
         assert not layer.kept.all()
     assert all(found.gradient is None for found in dn.kl_gradients(layer).values())
-    assert_same(added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+    assert_same(
+        added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()}
+    )
 
 
 LEARNED = {"log_sigma2": -3.0, "dtype": torch.float64}
@@ -138,7 +154,9 @@ def test_the_gradient_of_every_layer_with_learned_scales_is_that_of_its_kl(kind,
         for parameter in layer.parameters():
             parameter.data += 0.1
         assert not layer.kept.all()
-    assert_same(added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()})
+    assert_same(
+        added(layer, 2.0), {name: 2 * gradient for name, gradient in by_autograd(layer).items()}
+    )
 
 
 @pytest.mark.parametrize(("dtype", "rtol"), [(torch.float32, 4e-6), (torch.float64, 1e-13)])
@@ -192,9 +210,15 @@ def test_parametrised_scales_get_their_gradient():
 
 
 def test_models_mix_tied_learned_fixed_shared_and_parametrised_layers(generator):
-    model = nn.Sequential(*(dn.AdditiveLinear(3, 3, **TIED) for _ in range(4)), dn.AdditiveLinear(3, 3).double())
-    model.append(dn.MultiplicativeLinear(3, 3, prior="gaussian").double()).append(nn.Linear(3, 3).double())
-    model[1].weight = model[4].weight = model[0].weight  # two tied layers and a learned one on one matrix
+    model = nn.Sequential(
+        *(dn.AdditiveLinear(3, 3, **TIED) for _ in range(4)), dn.AdditiveLinear(3, 3).double()
+    )
+    model.append(dn.MultiplicativeLinear(3, 3, prior="gaussian").double()).append(
+        nn.Linear(3, 3).double()
+    )
+    model[1].weight = model[4].weight = model[
+        0
+    ].weight  # two tied layers and a learned one on one matrix
     parametrizations.orthogonal(model[2])
     expected = by_autograd(model)
     assert set(expected) == {

@@ -16,10 +16,14 @@ pytestmark = pytest.mark.parametrize("name", ALL)
 SAMPLES = 40_000
 
 
-def covariance_in_weight_space(name: str, layer: VariationalLayer, x: Tensor, rng: torch.Generator) -> Tensor:
+def covariance_in_weight_space(
+    name: str, layer: VariationalLayer, x: Tensor, rng: torch.Generator
+) -> Tensor:
     """Output covariance [out, out] from explicit samples of the whole weight matrix."""
     mean, variance = (moment.detach() for moment in layer.weight_moments())
-    if name in ON_INPUTS:  # one factor per input unit, shared by all outputs: a Gaussian one has the moments
+    if (
+        name in ON_INPUTS
+    ):  # one factor per input unit, shared by all outputs: a Gaussian one has the moments
         relative = (variance / mean.square())[0].sqrt()
         weights = mean * (1 + relative * normal((SAMPLES, 1, len(x)), rng))
     else:
@@ -27,13 +31,17 @@ def covariance_in_weight_space(name: str, layer: VariationalLayer, x: Tensor, rn
     return (weights @ x).T.cov()
 
 
-def test_output_moments_are_those_of_sampling_the_weights(name: str, generator: torch.Generator) -> None:
+def test_output_moments_are_those_of_sampling_the_weights(
+    name: str, generator: torch.Generator
+) -> None:
     layer, x = make(name, generator), normal((4,), generator)
     with torch.no_grad(), noise_from(generator):
         outputs = layer(x.expand(SAMPLES, 4))
     expected = covariance_in_weight_space(name, layer, x, generator)
     spread = torch.outer(expected.diag(), expected.diag()).sqrt()
-    tolerance = 5 * spread * (2 * 2 / SAMPLES) ** 0.5  # five standard errors of a difference of covariances
+    tolerance = (
+        5 * spread * (2 * 2 / SAMPLES) ** 0.5
+    )  # five standard errors of a difference of covariances
     assert ((outputs.T.cov() - expected).abs() < tolerance).all()
     for wrong_scale in (2 / 3, 3 / 2):
         assert ((wrong_scale * outputs.T.cov() - expected).abs() > tolerance).any()
@@ -41,7 +49,9 @@ def test_output_moments_are_those_of_sampling_the_weights(name: str, generator: 
     assert (mean_error.abs() < 5 * (expected.diag() / SAMPLES).sqrt()).all()
 
 
-def test_eval_mode_is_the_plain_layer_bit_for_bit_and_draws_nothing(name: str, generator: torch.Generator) -> None:
+def test_eval_mode_is_the_plain_layer_bit_for_bit_and_draws_nothing(
+    name: str, generator: torch.Generator
+) -> None:
     layer, x, tape = make(name, generator).eval(), normal((5, 4), generator), NoiseTape()
     with tape.recording():
         assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
@@ -82,10 +92,14 @@ def test_kl_gradients(name: str, generator: torch.Generator) -> None:
         flat[0] = value - step
         below = layer.kl().item()
         flat[0] = value
-        assert parameter.grad.view(-1)[0].item() == pytest.approx((above - below) / (2 * step), abs=1e-6)
+        assert parameter.grad.view(-1)[0].item() == pytest.approx(
+            (above - below) / (2 * step), abs=1e-6
+        )
 
 
-def test_equal_rows_get_different_noise_and_no_row_sees_another(name: str, generator: torch.Generator) -> None:
+def test_equal_rows_get_different_noise_and_no_row_sees_another(
+    name: str, generator: torch.Generator
+) -> None:
     layer, x = make(name, generator, inputs=8), normal((1, 8), generator).repeat(4, 1)
     with noise_from(torch.Generator().manual_seed(5)):
         first = layer(x)
@@ -142,7 +156,9 @@ def test_state_round_trip_pickle_and_deepcopy(name: str, generator: torch.Genera
 def test_the_state_of_a_dense_model_loads_strictly(name: str, generator: torch.Generator) -> None:
     dense = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3)).double()
     model = nn.Sequential(make(name, generator, 4, 6), nn.Tanh(), make(name, generator, 6, 3))
-    noise_before = {key: value.clone() for key, value in model.state_dict().items() if "log_" in key}
+    noise_before = {
+        key: value.clone() for key, value in model.state_dict().items() if "log_" in key
+    }
     model.load_state_dict(dense.state_dict(), strict=True)
     x = normal((5, 4), generator)
     assert torch.equal(model.eval()(x), dense(x))
@@ -150,7 +166,9 @@ def test_the_state_of_a_dense_model_loads_strictly(name: str, generator: torch.G
         assert torch.equal(model.state_dict()[key], value)
 
 
-def test_a_state_that_lacks_or_adds_something_else_is_still_refused(name: str, generator: torch.Generator) -> None:
+def test_a_state_that_lacks_or_adds_something_else_is_still_refused(
+    name: str, generator: torch.Generator
+) -> None:
     layer = make(name, generator)
     for key in ("weight", "bias"):
         state = layer.state_dict()

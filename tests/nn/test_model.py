@@ -11,8 +11,12 @@ from tests.nn.cases import make, normal
 
 
 def half_noise(generator: torch.Generator, name: str = "additive-weight") -> nn.Sequential:
-    """Two layers; in the first, the first two of the five outputs' weights are far below their noise."""
-    model = nn.Sequential(make(name, generator, 4, 5), nn.Tanh(), make("additive-weight", generator, 5, 2))
+    """Two layers; in the first, the first two of the five outputs' weights are far below their
+    noise.
+    """
+    model = nn.Sequential(
+        make(name, generator, 4, 5), nn.Tanh(), make("additive-weight", generator, 5, 2)
+    )
     with torch.no_grad():
         model[0].weight[:2] *= 1e-3
         model[0].weight[2:] += 10 * model[0].weight[2:].sign()
@@ -22,7 +26,9 @@ def half_noise(generator: torch.Generator, name: str = "additive-weight") -> nn.
 
 def test_kl_adds_up_every_layer_once(generator: torch.Generator) -> None:
     shared = make("additive-weight", generator, 4, 4)
-    model = nn.Sequential(shared, nn.Tanh(), shared, make("B-layer", generator, 4, 2), nn.Linear(2, 2).double())
+    model = nn.Sequential(
+        shared, nn.Tanh(), shared, make("B-layer", generator, 4, 2), nn.Linear(2, 2).double()
+    )
     assert dn.kl(model).item() == pytest.approx((shared.kl() + model[3].kl()).item())
     dn.kl(model).backward()
     assert shared.weight.grad.any()
@@ -48,7 +54,10 @@ def test_log_alpha_by_name_within_the_range_of_display(generator: torch.Generato
 
 def test_sparsity_counts_by_layer_and_in_total(generator: torch.Generator) -> None:
     report = dn.sparsity(half_noise(generator))
-    assert [(layer.name, layer.weights, layer.pruned) for layer in report.layers] == [("0", 20, 8), ("2", 10, 0)]
+    assert [(layer.name, layer.weights, layer.pruned) for layer in report.layers] == [
+        ("0", 20, 8),
+        ("2", 10, 0),
+    ]
     assert (report.total.weights, report.total.pruned) == (30, 8)
     assert report.fraction == pytest.approx(8 / 30)
     assert report.compression == pytest.approx(30 / 22)
@@ -62,8 +71,12 @@ def test_sparsity_of_nothing_and_of_everything() -> None:
     assert dn.sparsity(dn.AdditiveLinear(3, 2), threshold=-100.0).compression == math.inf
 
 
-@pytest.mark.parametrize("name", ["additive-weight", "additive-neuron", "additive-layer", "additive-tied"])
-def test_pruned_weights_are_zero_without_noise_and_stay_so(name: str, generator: torch.Generator) -> None:
+@pytest.mark.parametrize(
+    "name", ["additive-weight", "additive-neuron", "additive-layer", "additive-tied"]
+)
+def test_pruned_weights_are_zero_without_noise_and_stay_so(
+    name: str, generator: torch.Generator
+) -> None:
     model = half_noise(generator, name)
     kl_of_the_rest = model[0].prior.kl(model[0].weight, model[0].log_sigma2)[2:].sum().item()
     before = dn.sparsity(model)
@@ -75,7 +88,9 @@ def test_pruned_weights_are_zero_without_noise_and_stay_so(name: str, generator:
     assert (first.weight[2:] != 0).all()
     outputs = first(x)
     assert torch.equal(outputs[:, :2], first.bias[:2].expand(3, 2))
-    assert not torch.equal(outputs[:, 2:], torch.nn.functional.linear(x, first.weight, first.bias)[:, 2:])
+    assert not torch.equal(
+        outputs[:, 2:], torch.nn.functional.linear(x, first.weight, first.bias)[:, 2:]
+    )
     assert first.kl().item() == pytest.approx(kl_of_the_rest)
 
     state = {key: value.clone() for key, value in model.state_dict().items()}
@@ -116,6 +131,8 @@ def test_set_scale_reaches_tied_layers_only(generator: torch.Generator) -> None:
     )
     before = model[1].log_sigma2.item(), model[3].log_rate.item()
     assert dn.set_scale(model, 0.5) == 2
-    assert model[0].log_sigma2.item() == model[2].log_sigma2.item() == pytest.approx(2 * math.log(0.5))
+    assert (
+        model[0].log_sigma2.item() == model[2].log_sigma2.item() == pytest.approx(2 * math.log(0.5))
+    )
     assert (model[1].log_sigma2.item(), model[3].log_rate.item()) == before
     assert dn.set_scale(nn.Linear(2, 2), 0.5) == 0

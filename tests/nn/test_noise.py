@@ -5,14 +5,24 @@ import torch
 from torch import nn
 
 from dpvd.errors import DpvdError
-from dpvd.nn import AdditiveLinear, BinaryDropoutLinear, NoiseTape, draw, noise_from, sampling, tape_from
+from dpvd.nn import (
+    AdditiveLinear,
+    BinaryDropoutLinear,
+    NoiseTape,
+    draw,
+    noise_from,
+    sampling,
+    tape_from,
+)
 from tests.mechanisms.statistics import ALARM, independence_p_value, normal_p_value
 
 LIKE = torch.empty(0, dtype=torch.float64)
 
 
 def model() -> nn.Module:
-    return nn.Sequential(AdditiveLinear(4, 5, log_sigma2=0.0), nn.Tanh(), BinaryDropoutLinear(5, 3), nn.Tanh()).double()
+    return nn.Sequential(
+        AdditiveLinear(4, 5, log_sigma2=0.0), nn.Tanh(), BinaryDropoutLinear(5, 3), nn.Tanh()
+    ).double()
 
 
 def test_a_draw_has_the_shape_dtype_and_distribution_asked_for(generator: torch.Generator) -> None:
@@ -51,7 +61,9 @@ def test_without_a_source_the_global_generator_serves() -> None:
 LARGE = (130, 150)  # normals that a key stream serves
 
 
-def test_large_draws_are_normal_and_as_reproducible_as_the_generator(generator: torch.Generator) -> None:
+def test_large_draws_are_normal_and_as_reproducible_as_the_generator(
+    generator: torch.Generator,
+) -> None:
     with noise_from(generator):
         first, second = (draw((600, 700), LIKE.float()) for _ in range(2))
     assert normal_p_value(first, 1.0) > ALARM
@@ -67,7 +79,9 @@ def test_large_draws_are_normal_and_as_reproducible_as_the_generator(generator: 
     assert not torch.equal(*outcomes)
 
 
-def test_large_draws_are_the_same_without_the_extension_and_on_more_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_draws_are_the_same_without_the_extension_and_on_more_threads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     threads, outcomes = torch.get_num_threads(), []
     try:
         for count, native in ((1, "1"), (3, "1"), (1, "0")):
@@ -93,7 +107,10 @@ def test_large_draws_inside_transforms_of_functions_are_torch_s_own() -> None:
 
 def test_sources_nest_and_are_restored_after_an_error(generator: torch.Generator) -> None:
     with noise_from(generator):
-        with pytest.raises(RuntimeError, match="inside"), noise_from(torch.Generator().manual_seed(1)):
+        with (
+            pytest.raises(RuntimeError, match="inside"),
+            noise_from(torch.Generator().manual_seed(1)),
+        ):
             raise RuntimeError("inside")
         state = generator.get_state()
         draw((2, 2), LIKE)
@@ -131,7 +148,9 @@ def test_a_tape_passes_noise_through_and_keeps_it_with_the_standard_deviation(
 
 
 @pytest.mark.parametrize("rows", [slice(2, 3), slice(1, 4), 2, [3, 0], torch.tensor([5]), None, -1])
-def test_a_tape_replays_the_noise_of_the_rows_asked_for(rows: object, generator: torch.Generator) -> None:
+def test_a_tape_replays_the_noise_of_the_rows_asked_for(
+    rows: object, generator: torch.Generator
+) -> None:
     net, x, tape = model(), torch.randn(6, 4, generator=generator, dtype=torch.float64), NoiseTape()
     with tape.recording():
         whole = net(x)
@@ -158,7 +177,10 @@ def test_replaying_refuses_a_draw_that_was_not_recorded() -> None:
         draw((2, 3), LIKE)
         with pytest.raises(DpvdError, match="more than the 1 times"):
             draw((2, 3), LIKE)
-    with tape.replaying(slice(0, 1)), pytest.raises(DpvdError, match=r"shape \(1, 3\).*asks for \(2, 3\)"):
+    with (
+        tape.replaying(slice(0, 1)),
+        pytest.raises(DpvdError, match=r"shape \(1, 3\).*asks for \(2, 3\)"),
+    ):
         draw((2, 3), LIKE)
 
 
@@ -168,10 +190,14 @@ def test_inside_vmap_every_example_gets_its_own_recorded_noise(generator: torch.
         whole = net(x)
     parameters = dict(net.named_parameters())
 
-    def one(parameters: dict[str, torch.Tensor], x: torch.Tensor, draws: list[torch.Tensor]) -> torch.Tensor:
+    def one(
+        parameters: dict[str, torch.Tensor], x: torch.Tensor, draws: list[torch.Tensor]
+    ) -> torch.Tensor:
         with tape_from(draws):
             return torch.func.functional_call(net, parameters, x.unsqueeze(0)).square().sum()
 
-    gradients = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(parameters, x, tape.draws)
+    gradients = torch.func.vmap(torch.func.grad(one), in_dims=(None, 0, 0))(
+        parameters, x, tape.draws
+    )
     (expected,) = torch.autograd.grad(whole[4].square().sum(), parameters["0.log_sigma2"])
     torch.testing.assert_close(gradients["0.log_sigma2"][4], expected)

@@ -44,7 +44,9 @@ def test_gaussian_against_torch_distributions(generator: torch.Generator) -> Non
 def test_ard_is_the_gaussian_prior_with_the_best_scale(generator: torch.Generator) -> None:
     mean, log_sigma2 = normal((5,), generator), normal((5,), generator)
     best = (log_sigma2.exp() + mean.square()).sqrt()
-    expected = kl_divergence(Normal(mean, (log_sigma2 / 2).exp()), Normal(torch.zeros(5).double(), best))
+    expected = kl_divergence(
+        Normal(mean, (log_sigma2 / 2).exp()), Normal(torch.zeros(5).double(), best)
+    )
     torch.testing.assert_close(ARD().kl(mean, log_sigma2), expected)
 
 
@@ -59,7 +61,9 @@ def test_additive_and_multiplicative_forms_agree(name: str, generator: torch.Gen
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_values_and_gradients_are_finite_at_weight_zero_and_at_extreme_scales(name: str, dtype: torch.dtype) -> None:
+def test_values_and_gradients_are_finite_at_weight_zero_and_at_extreme_scales(
+    name: str, dtype: torch.dtype
+) -> None:
     grid = torch.cartesian_prod(
         torch.tensor([0.0, 1e-12, -1e-8, 1e-3, 1.0, -50.0], dtype=dtype),
         torch.tensor([-60.0, -10.0, 0.0, 10.0], dtype=dtype),
@@ -73,7 +77,9 @@ def test_values_and_gradients_are_finite_at_weight_zero_and_at_extreme_scales(na
 
 
 @pytest.mark.parametrize("name", ["log-uniform", "molchanov", "kingma", "ard"])
-def test_scale_free_priors_do_not_see_the_mean_of_multiplicative_noise(name: str, generator: torch.Generator) -> None:
+def test_scale_free_priors_do_not_see_the_mean_of_multiplicative_noise(
+    name: str, generator: torch.Generator
+) -> None:
     mean = normal((3, 4), generator).requires_grad_()
     log_alpha = torch.full((), -1.0, dtype=torch.float64, requires_grad=True)
     prior_from(name).kl_multiplicative(mean, log_alpha).sum().backward()

@@ -1,4 +1,6 @@
-"""Recurrent layers with weight noise: the plain layer without it, the right distribution with it."""
+"""Recurrent layers with weight noise: the plain layer without it, the right distribution with
+it.
+"""
 
 import math
 
@@ -10,7 +12,11 @@ from dpvd import nn as dn
 from dpvd.errors import DpvdError
 from dpvd.nn import AdditiveGRU, AdditiveLSTM, AdditiveRNN
 
-PAIRS = {"RNN": (nn.RNN, AdditiveRNN), "GRU": (nn.GRU, AdditiveGRU), "LSTM": (nn.LSTM, AdditiveLSTM)}
+PAIRS = {
+    "RNN": (nn.RNN, AdditiveRNN),
+    "GRU": (nn.GRU, AdditiveGRU),
+    "LSTM": (nn.LSTM, AdditiveLSTM),
+}
 SHAPES = [
     {},
     {"batch_first": True, "bias": False},
@@ -23,11 +29,20 @@ def normal(*shape: int, generator: torch.Generator) -> torch.Tensor:
     return torch.randn(*shape, generator=generator, dtype=torch.float64)
 
 
-def pair(kind: str, *, log_sigma2: float = -1.0, rates: str = "weight", learned: bool = True, **shape: object):
+def pair(
+    kind: str,
+    *,
+    log_sigma2: float = -1.0,
+    rates: str = "weight",
+    learned: bool = True,
+    **shape: object,
+):
     """A torch layer and ours with its state."""
     plain, noisy = PAIRS[kind]
     torch_layer = plain(3, 4, dtype=torch.float64, **shape)
-    ours = noisy(3, 4, dtype=torch.float64, rates=rates, learned=learned, log_sigma2=log_sigma2, **shape)
+    ours = noisy(
+        3, 4, dtype=torch.float64, rates=rates, learned=learned, log_sigma2=log_sigma2, **shape
+    )
     ours.load_state_dict(torch_layer.state_dict(), strict=True)
     return torch_layer, ours
 
@@ -42,7 +57,11 @@ def test_without_noise_it_is_the_torch_layer(kind, shape, generator):
     torch_layer, silent = pair(kind, log_sigma2=-math.inf, **TIED, **shape)
     expected, got = torch_layer(x), silent.train()(x)
     torch.testing.assert_close(got, expected, rtol=1e-12, atol=1e-12)
-    start = (normal(*expected[1][0].shape, generator=generator),) * 2 if kind == "LSTM" else expected[1] / 2
+    start = (
+        (normal(*expected[1][0].shape, generator=generator),) * 2
+        if kind == "LSTM"
+        else expected[1] / 2
+    )
     torch.testing.assert_close(silent(x, start), torch_layer(x, start), rtol=1e-12, atol=1e-12)
 
 
@@ -64,7 +83,9 @@ def test_noise_is_the_same_at_every_step_and_differs_between_rows(kind, generato
     with torch.no_grad():
         layer.weight_hh_l0.zero_()
         layer.log_sigma2[:, 3:] = -math.inf  # no noise and no mean from step to step
-        if kind != "RNN":  # make states forget: the LSTM's forget gate shut, the GRU's update gate shut
+        if (
+            kind != "RNN"
+        ):  # make states forget: the LSTM's forget gate shut, the GRU's update gate shut
             layer.bias_ih_l0[4:8] = -60.0
             layer.log_sigma2[4:8] = -math.inf
             layer.weight_ih_l0[4:8] = 0.0
@@ -77,7 +98,8 @@ def test_noise_is_the_same_at_every_step_and_differs_between_rows(kind, generato
 def test_noise_has_the_variance_of_noise_on_the_weights(generator):
     """One step of an RNN: atanh(h) is Gaussian with mean W x + b and variance x²σ² + h²σ².
 
-    The sample variance of 40,000 rows has a relative standard deviation of 0.7 %: the bound is five of them.
+    The sample variance of 40,000 rows has a relative standard deviation of 0.7 %: the bound is five
+    of them.
     """
     torch_layer, layer = pair("RNN", batch_first=True, log_sigma2=-4.0)
     with torch.no_grad():
@@ -88,7 +110,9 @@ def test_noise_has_the_variance_of_noise_on_the_weights(generator):
         outputs, _ = layer(x.expand(rows, 1, 3), start.expand(1, rows, 4).contiguous())
         expected_mean = torch_layer(x, start)[0].flatten().atanh()
     sample = outputs[:, 0].atanh()
-    variance = torch.cat([x.flatten(), start.flatten()]).square() @ layer.log_sigma2.detach().exp().T
+    variance = (
+        torch.cat([x.flatten(), start.flatten()]).square() @ layer.log_sigma2.detach().exp().T
+    )
     assert ((sample.var(0) / variance - 1).abs() < 0.036).all()
     assert ((sample.mean(0) - expected_mean).abs() < 5 * (variance / rows).sqrt()).all()
 

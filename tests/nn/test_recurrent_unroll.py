@@ -13,7 +13,9 @@ KINDS = {
     "RNN relu": lambda *sizes, **options: nn.RNN(*sizes, nonlinearity="relu", **options),
     "GRU": nn.GRU,
     "LSTM": nn.LSTM,
-    "LSTM projected": lambda i, hidden, **options: nn.LSTM(i, hidden + 1, proj_size=hidden, **options),
+    "LSTM projected": lambda i, hidden, **options: nn.LSTM(
+        i, hidden + 1, proj_size=hidden, **options
+    ),
 }
 SHAPES = [{}, {"bias": False, "batch_first": True}, {"num_layers": 2, "bidirectional": True}]
 
@@ -43,7 +45,9 @@ def as_state(parts: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
     return parts if len(parts) > 1 else parts[0]
 
 
-@pytest.mark.filterwarnings("ignore:LSTM with projections")  # torch says which library it does not use then
+@pytest.mark.filterwarnings(
+    "ignore:LSTM with projections"
+)  # torch says which library it does not use then
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_values_and_all_gradients_are_those_of_the_torch_layer(kind, shape, generator):
@@ -55,13 +59,17 @@ def test_values_and_all_gradients_are_those_of_the_torch_layer(kind, shape, gene
     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
     arriving = [normal(*value.shape, generator=generator) for value in theirs]
     expected = torch.autograd.grad(theirs, arguments, arriving)
-    torch.testing.assert_close(torch.autograd.grad(ours, arguments, arriving), expected, rtol=1e-11, atol=1e-12)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, arguments, arriving), expected, rtol=1e-11, atol=1e-12
+    )
     for place in range(len(ours)):  # each output alone: the others get no gradient at all then
         theirs, ours = (
             tensors(layer(x, as_state(start))),
             tensors(unroll(layer, x, as_state(start), own_weights(layer))),
         )
-        expected = torch.autograd.grad(theirs[place], arguments, arriving[place], materialize_grads=True)
+        expected = torch.autograd.grad(
+            theirs[place], arguments, arriving[place], materialize_grads=True
+        )
         got = torch.autograd.grad(ours[place], arguments, arriving[place], materialize_grads=True)
         torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-12)
 
@@ -69,16 +77,22 @@ def test_values_and_all_gradients_are_those_of_the_torch_layer(kind, shape, gene
 @pytest.mark.parametrize("rows", ["one", "all"])
 @pytest.mark.parametrize("bidirectional", [False, True])
 @pytest.mark.parametrize("kind", ["RNN", "GRU", "LSTM"])
-def test_gradients_through_noise_are_those_of_finite_differences(kind, bidirectional, rows, generator):
+def test_gradients_through_noise_are_those_of_finite_differences(
+    kind, bidirectional, rows, generator
+):
     layer = make(kind, bidirectional=bidirectional)
     gates = len(layer.weight_hh_l0)
     draws = {side: normal(COUNT, gates, generator=generator) for side in ("ih", "hh")}
     height = 1 if rows == "one" else gates
-    variances = [normal(height, width, generator=generator).exp() / 10 for width in (INPUTS, HIDDEN)]
+    variances = [
+        normal(height, width, generator=generator).exp() / 10 for width in (INPUTS, HIDDEN)
+    ]
     values = [normal(STEPS, COUNT, INPUTS, generator=generator), *variances]
     values += [parameter.detach().clone() for parameter in (layer.weight_ih_l0, layer.weight_hh_l0)]
 
-    def total(x: Tensor, variance_ih: Tensor, variance_hh: Tensor, ih: Tensor, hh: Tensor) -> Tensor:
+    def total(
+        x: Tensor, variance_ih: Tensor, variance_hh: Tensor, ih: Tensor, hh: Tensor
+    ) -> Tensor:
         noise = Noise(variance_ih, draws["ih"]), Noise(variance_hh, draws["hh"])
         result = unroll(layer, x, None, lambda end: Weights(ih, hh, None, None, None, *noise))
         return sum((part.sin().sum() for part in tensors(result)), torch.zeros(()))
@@ -86,7 +100,9 @@ def test_gradients_through_noise_are_those_of_finite_differences(kind, bidirecti
     found = torch.autograd.grad(total(*(value.requires_grad_() for value in values)), values)
     for place, gradient in enumerate(found):
         step = 1e-5 * normal(*gradient.shape, generator=generator)
-        ends = [[v + sign * step if i == place else v for i, v in enumerate(values)] for sign in (1, -1)]
+        ends = [
+            [v + sign * step if i == place else v for i, v in enumerate(values)] for sign in (1, -1)
+        ]
         with torch.no_grad():
             difference = total(*ends[0]) - total(*ends[1])
         torch.testing.assert_close(2 * (gradient * step).sum(), difference, rtol=1e-6, atol=1e-11)
@@ -94,7 +110,9 @@ def test_gradients_through_noise_are_those_of_finite_differences(kind, bidirecti
 
 
 def test_with_passes_weights_are_constants_and_gradients_arrive_at_the_gates(generator):
-    """δ alone gives every weight's gradient, here that of torch; and nothing else flows to the parameters."""
+    """δ alone gives every weight's gradient, here that of torch; and nothing else flows to the
+    parameters.
+    """
     layer, passes = make("GRU", num_layers=2, bidirectional=True), []
     x = normal(STEPS, COUNT, INPUTS, generator=generator)
     outputs, _ = unroll(layer, x, None, own_weights(layer), passes)
@@ -113,7 +131,9 @@ def test_with_passes_weights_are_constants_and_gradients_arrive_at_the_gates(gen
 
 def test_outputs_changed_in_place_are_noticed(generator):
     layer = make("RNN")
-    outputs, _ = unroll(layer, normal(STEPS, COUNT, INPUTS, generator=generator), None, own_weights(layer))
+    outputs, _ = unroll(
+        layer, normal(STEPS, COUNT, INPUTS, generator=generator), None, own_weights(layer)
+    )
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outputs.mul_(2).sum().backward()
 
@@ -121,7 +141,9 @@ def test_outputs_changed_in_place_are_noticed(generator):
 def test_going_back_twice_is_refused_not_wrong(generator):
     """The first time has overwritten the activations with gradients."""
     layer = make("LSTM")
-    outputs, _ = unroll(layer, normal(STEPS, COUNT, INPUTS, generator=generator), None, own_weights(layer))
+    outputs, _ = unroll(
+        layer, normal(STEPS, COUNT, INPUTS, generator=generator), None, own_weights(layer)
+    )
     outputs.sum().backward(retain_graph=True)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         outputs.sum().backward()
@@ -130,7 +152,9 @@ def test_going_back_twice_is_refused_not_wrong(generator):
 def test_a_pass_knows_the_states_before_each_step(generator):
     layer, passes = make("LSTM", bidirectional=True), list[Pass]()
     start = a_start(layer, generator)
-    outputs, _ = unroll(layer, normal(3, COUNT, INPUTS, generator=generator), start, own_weights(layer), passes)
+    outputs, _ = unroll(
+        layer, normal(3, COUNT, INPUTS, generator=generator), start, own_weights(layer), passes
+    )
     forwards, backwards = outputs.detach().chunk(2, -1)
     assert torch.equal(passes[0].before(), torch.stack([start[0][0], forwards[0], forwards[1]]))
     assert torch.equal(passes[1].before(), torch.stack([backwards[1], backwards[2], start[0][1]]))

@@ -1,4 +1,6 @@
-"""Sparse variational dropout in earnest: it keeps what the labels need, and nothing when they are noise."""
+"""Sparse variational dropout in earnest: it keeps what the labels need, and nothing when they are
+noise.
+"""
 
 import pytest
 import torch
@@ -13,7 +15,9 @@ EPOCHS, BATCH = 60, 128
 def digits() -> tuple[Tensor, Tensor]:
     data = load_digits()
     order = torch.randperm(len(data.data), generator=torch.Generator().manual_seed(0))
-    return torch.tensor(data.data / 16, dtype=torch.float32)[order], torch.tensor(data.target)[order]
+    return torch.tensor(data.data / 16, dtype=torch.float32)[order], torch.tensor(data.target)[
+        order
+    ]
 
 
 def train(x: Tensor, y: Tensor, generator: torch.Generator) -> nn.Module:
@@ -28,7 +32,9 @@ def train(x: Tensor, y: Tensor, generator: torch.Generator) -> nn.Module:
         kl_weight = min(1.0, 3 * epoch / EPOCHS) / len(x)
         for rows in torch.randperm(len(x), generator=generator).split(BATCH):
             with dn.noise_from(generator):
-                loss = nn.functional.cross_entropy(model(x[rows]), y[rows]) + kl_weight * dn.kl(model)
+                loss = nn.functional.cross_entropy(model(x[rows]), y[rows]) + kl_weight * dn.kl(
+                    model
+                )
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()

@@ -1,4 +1,6 @@
-"""Encoder layers with weight noise: torch's layer without it, alone and in stacks, and never past the noise."""
+"""Encoder layers with weight noise: torch's layer without it, alone and in stacks, and never past
+the noise.
+"""
 
 import math
 
@@ -25,7 +27,9 @@ LOUD = {"log_sigma2": -2.0}
 def pair(noise: dict, **options: object):
     """A torch layer and ours with its state."""
     plain = nn.TransformerEncoderLayer(*SIZES, dropout=0.0, dtype=torch.float64, **options)
-    ours = VariationalTransformerEncoderLayer(*SIZES, dropout=0.0, dtype=torch.float64, noise=noise, **options)
+    ours = VariationalTransformerEncoderLayer(
+        *SIZES, dropout=0.0, dtype=torch.float64, noise=noise, **options
+    )
     ours.load_state_dict(plain.state_dict(), strict=True)
     return plain, ours
 
@@ -50,7 +54,11 @@ def test_noise_of_scale_zero_gives_what_torch_gives(options, generator):
     x = sequences(ours, generator)
     causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64)
     padding = (torch.arange(5) >= torch.tensor([5, 3, 1])[:, None]).double() * -1e9
-    for masks in ({}, {"src_mask": causal, "is_causal": True}, {"src_mask": causal, "src_key_padding_mask": padding}):
+    for masks in (
+        {},
+        {"src_mask": causal, "is_causal": True},
+        {"src_mask": causal, "src_key_padding_mask": padding},
+    ):
         torch.testing.assert_close(ours(x, **masks), plain(x, **masks), rtol=1e-12, atol=1e-12)
 
 
@@ -67,7 +75,9 @@ def test_all_three_layers_draw_with_the_batch_first(options, generator):
     torch.testing.assert_close(alone, whole.narrow(batch, 1, 1), rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")  # torch's own encoder nests sequences
+@pytest.mark.filterwarnings(
+    "ignore:The PyTorch API of nested tensors"
+)  # torch's own encoder nests sequences
 @pytest.mark.parametrize("masked", [False, True])
 def test_the_fast_path_of_eval_mode_does_not_go_past_the_noise(masked, generator):
     _, layer = pair(LOUD, batch_first=True)
@@ -111,10 +121,16 @@ def test_every_family_can_be_asked_for():
     for family in ("additive", "multiplicative", "gaussian"):
         noise = {"rate": 0.2} if family == "gaussian" else {}
         layer = VariationalTransformerEncoderLayer(*SIZES, layer=family, noise=noise)
-        kinds[family] = [type(getattr(layer, name)).__name__ for name in ("self_attn", "linear1", "linear2")]
+        kinds[family] = [
+            type(getattr(layer, name)).__name__ for name in ("self_attn", "linear1", "linear2")
+        ]
     assert kinds == {
         "additive": ["AdditiveMultiheadAttention", "AdditiveLinear", "AdditiveLinear"],
-        "multiplicative": ["MultiplicativeMultiheadAttention", "MultiplicativeLinear", "MultiplicativeLinear"],
+        "multiplicative": [
+            "MultiplicativeMultiheadAttention",
+            "MultiplicativeLinear",
+            "MultiplicativeLinear",
+        ],
         "gaussian": ["MultiheadAttention", "GaussianDropoutLinear", "GaussianDropoutLinear"],
     }
     with pytest.raises(DpvdError, match=r"AdditiveMultiheadAttention.*colour"):

@@ -1,4 +1,6 @@
-"""An account that shares nothing with the library: a lower bound that no accountant may fall below."""
+"""An account that shares nothing with the library: a lower bound that no accountant may fall
+below.
+"""
 
 import math
 from collections.abc import Callable
@@ -18,7 +20,9 @@ def cdf(mixture: Mixture, deviation: float) -> Callable[[np.ndarray], np.ndarray
 
 
 def log_density(mixture: Mixture, deviation: float, x: np.ndarray) -> np.ndarray:
-    parts = [math.log(weight) + norm.logpdf(x, mean, deviation) for weight, mean in mixture if weight]
+    parts = [
+        math.log(weight) + norm.logpdf(x, mean, deviation) for weight, mean in mixture if weight
+    ]
     return np.logaddexp.reduce(parts)
 
 
@@ -29,10 +33,14 @@ def divergence(upper: Mixture, lower: Mixture, deviation: float, epsilon: float)
     return float(np.maximum(p - math.exp(epsilon) * q, 0).sum() * (x[1] - x[0]))
 
 
-def epsilon_below(upper: Mixture, lower: Mixture, deviation: float, steps: int, delta: float, spacing: float) -> float:
-    """Return an epsilon that the ``steps``-fold composition of the pair exceeds: losses rounded down.
+def epsilon_below(
+    upper: Mixture, lower: Mixture, deviation: float, steps: int, delta: float, spacing: float
+) -> float:
+    """Return an epsilon that the ``steps``-fold composition of the pair exceeds: losses rounded
+    down.
 
-    The privacy loss must grow with x. Mass is taken cell by cell, each cell at the loss of its lower end.
+    The privacy loss must grow with x. Mass is taken cell by cell, each cell at the loss of its
+    lower end.
     """
     x = np.linspace(-9 * deviation - 1, 9 * deviation + 1, 200_001)
     mass = np.diff(cdf(upper, deviation)(x))
@@ -57,11 +65,15 @@ def epsilon_below(upper: Mixture, lower: Mixture, deviation: float, steps: int, 
     return low
 
 
-def exact_delta(upper: Mixture, lower: Mixture, deviation: float, steps: int, epsilon: float) -> float:
-    """Return delta at ``epsilon`` of the composed pair, without any grid of losses, for any number of steps.
+def exact_delta(
+    upper: Mixture, lower: Mixture, deviation: float, steps: int, epsilon: float
+) -> float:
+    """Return delta at ``epsilon`` of the composed pair, without any grid of losses, for any number
+    of steps.
 
-    delta = 1/(2 pi i) int E[e^{sL}]^T e^{-s eps} / (s (s+1)) ds over a line Re s > 0, placed at the saddle point; the
-    expectation of expm1(sL) by the trapezoidal rule keeps its digits for losses however small.
+    delta = 1/(2 pi i) int E[e^{sL}]^T e^{-s eps} / (s (s+1)) ds over a line Re s > 0, placed at the
+    saddle point; the expectation of expm1(sL) by the trapezoidal rule keeps its digits for losses
+    however small.
     """
     x = np.linspace(-12 * deviation - 1, 12 * deviation + 1, 1501)
     weight = np.exp(log_density(upper, deviation, x)) * (x[1] - x[0])

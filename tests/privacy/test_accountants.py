@@ -24,7 +24,9 @@ def name(request):
 
 def test_no_steps_cost_nothing(name):
     assert epsilon(poisson_event(1.0, 0.1, 0), DELTA, accountant=name) == 0
-    assert epsilon(fixed_size_event(1.0, 1, 9, 0), DELTA, accountant=name, relation=REPLACE_ONE) == 0
+    assert (
+        epsilon(fixed_size_event(1.0, 1, 9, 0), DELTA, accountant=name, relation=REPLACE_ONE) == 0
+    )
 
 
 def test_no_noise_costs_everything(name):
@@ -48,18 +50,24 @@ def test_counts_are_multiplied_once_however_the_event_is_nested(name):
     step = poisson_event(2.0, 0.05, 1)
     flat = poisson_event(2.0, 0.05, 60)
     repeat, both = dp_accounting.SelfComposedDpEvent, dp_accounting.ComposedDpEvent
-    nested = both([repeat(repeat(step, 5), 4), repeat(both([step, step]), 20), dp_accounting.NoOpDpEvent()])
+    nested = both(
+        [repeat(repeat(step, 5), 4), repeat(both([step, step]), 20), dp_accounting.NoOpDpEvent()]
+    )
     assert epsilon(nested, DELTA, accountant=name) == epsilon(flat, DELTA, accountant=name)
     account = accountant_for(name, ADD_OR_REMOVE).compose(step, 20).compose(repeat(step, 20), 2)
     assert account.get_epsilon(DELTA) == epsilon(flat, DELTA, accountant=name)
 
 
 def test_steps_of_different_kinds_add_up(name):
-    both = dp_accounting.ComposedDpEvent([poisson_event(3.0, 0.05, 50), poisson_event(20.0, 1.0, 2)])
+    both = dp_accounting.ComposedDpEvent(
+        [poisson_event(3.0, 0.05, 50), poisson_event(20.0, 1.0, 2)]
+    )
     found = epsilon(both, DELTA, accountant=name)
     assert found > epsilon(poisson_event(3.0, 0.05, 50), DELTA, accountant=name)
     assert found > epsilon(poisson_event(20.0, 1.0, 2), DELTA, accountant=name)
-    alike = dp_accounting.ComposedDpEvent([poisson_event(3.0, 0.05, 50), poisson_event(3.0001, 0.05, 50)])
+    alike = dp_accounting.ComposedDpEvent(
+        [poisson_event(3.0, 0.05, 50), poisson_event(3.0001, 0.05, 50)]
+    )
     assert epsilon(alike, DELTA, accountant=name) == pytest.approx(
         epsilon(poisson_event(3.0, 0.05, 100), DELTA, accountant=name), rel=2e-3
     )
@@ -88,12 +96,17 @@ def test_what_has_no_theorem_is_refused_by_name(name, kind, relation):
         assert accountant_for(name, relation).supports(EVENTS[kind])
     else:
         assert not accountant_for(name, relation).supports(EVENTS[kind])
-        with pytest.raises(DpvdError, match=f"accountant {name} has no theorem for .* it supports: "):
+        with pytest.raises(
+            DpvdError, match=f"accountant {name} has no theorem for .* it supports: "
+        ):
             epsilon(EVENTS[kind], DELTA, accountant=name, relation=relation)
 
 
 def test_events_of_other_mechanisms_are_refused(name):
-    for event in (dp_accounting.LaplaceDpEvent(1.0), dp_accounting.PoissonSampledDpEvent(0.1, EVENTS["full"])):
+    for event in (
+        dp_accounting.LaplaceDpEvent(1.0),
+        dp_accounting.PoissonSampledDpEvent(0.1, EVENTS["full"]),
+    ):
         with pytest.raises(DpvdError, match="no accountant here knows the event"):
             epsilon(event, DELTA, accountant=name)
         assert not accountant_for(name, ADD_OR_REMOVE).supports(event)
@@ -116,14 +129,22 @@ def test_accountants_are_ordered(z, q, steps, delta):
     assert rdp <= zcdp * (1 + 1e-12)
 
 
-@pytest.mark.parametrize(("z", "batch", "steps", "delta"), [(1.0, 10, 50, 1e-5), (4.0, 100, 500, 1e-6)])
+@pytest.mark.parametrize(
+    ("z", "batch", "steps", "delta"), [(1.0, 10, 50, 1e-5), (4.0, 100, 500, 1e-6)]
+)
 def test_accountants_are_ordered_for_fixed_size_samples(z, batch, steps, delta):
     event = fixed_size_event(z, batch, 1000, steps)
-    pld, rdp, zcdp, _ = (epsilon(event, delta, accountant=n, relation=REPLACE_ONE) for n in AccountantName)
+    pld, rdp, zcdp, _ = (
+        epsilon(event, delta, accountant=n, relation=REPLACE_ONE) for n in AccountantName
+    )
     assert 0 < pld <= rdp <= zcdp * (1 + 1e-12)
 
 
-INDEPENDENT = [(1.0, 0.1, 60, 1e-5, 4e-4), (0.7, 0.01, 300, 1e-5, 3e-5), (5.0, 0.2, 200, 1e-6, 5e-5)]
+INDEPENDENT = [
+    (1.0, 0.1, 60, 1e-5, 4e-4),
+    (0.7, 0.01, 300, 1e-5, 3e-5),
+    (5.0, 0.2, 200, 1e-6, 5e-5),
+]
 
 
 @pytest.mark.parametrize(("z", "q", "steps", "delta", "spacing"), INDEPENDENT)
@@ -158,7 +179,8 @@ def test_full_batches_have_the_exact_gaussian_account(name, relation, z, steps):
 
 def test_a_million_noisy_steps_are_accounted_in_bounded_memory():
     found = epsilon(poisson_event(60.0, 0.01, 1_000_000), DELTA)
-    # Many small steps are nearly one Gaussian of multiplier z / (q sqrt(T)); that limit is approached.
+    # Many small steps are nearly one Gaussian of multiplier z / (q sqrt(T)); that limit is
+    # approached.
     limit = float(gaussian_epsilon(60.0 / (0.01 * 1000), DELTA))
     assert limit * 0.999 <= found <= limit * 1.01
 

@@ -55,17 +55,25 @@ def test_calibrated_noise_keeps_the_budget_under_replace_one(name, budget):
 
 
 def test_calibrated_noise_for_poisson_under_replace_one():
-    check(1.0, 1e-5, lambda z: poisson_event(z, 0.05, 100), AccountantName.PLD, Relation.REPLACE_ONE)
+    check(
+        1.0, 1e-5, lambda z: poisson_event(z, 0.05, 100), AccountantName.PLD, Relation.REPLACE_ONE
+    )
 
 
 def test_where_every_noise_is_enough_the_least_is_returned():
-    # One step that misses the example with probability 0.999 is (0, 0.001)-private whatever the noise.
-    assert noise_multiplier_for(1.0, 0.01, lambda z: poisson_event(z, 0.001, 1), accountant="advanced") == 1e-3
+    # One step that misses the example with probability 0.999 is (0, 0.001)-private whatever the
+    # noise.
+    assert (
+        noise_multiplier_for(1.0, 0.01, lambda z: poisson_event(z, 0.001, 1), accountant="advanced")
+        == 1e-3
+    )
 
 
 def test_a_budget_out_of_reach_is_refused():
     with pytest.raises(DpvdError, match=r"no noise multiplier up to 1e\+07 .* larger epsilon"):
-        noise_multiplier_for(1e-9, 1e-12, lambda z: poisson_event(z, 1.0, 10**8), accountant="advanced")
+        noise_multiplier_for(
+            1e-9, 1e-12, lambda z: poisson_event(z, 1.0, 10**8), accountant="advanced"
+        )
 
 
 @pytest.mark.parametrize("bad", [0.0, -1.0, math.inf, math.nan])
@@ -77,7 +85,9 @@ def test_a_budget_that_is_none_is_refused(bad):
 
 
 @pytest.mark.parametrize("name", list(AccountantName))
-@pytest.mark.parametrize(("z", "q", "budget"), [(1.0, 0.05, 3.0), (8.0, 1.0, 1.0), (30.0, 0.1, 0.3)])
+@pytest.mark.parametrize(
+    ("z", "q", "budget"), [(1.0, 0.05, 3.0), (8.0, 1.0, 1.0), (30.0, 0.1, 0.3)]
+)
 def test_one_step_more_would_pass_the_budget(name, z, q, budget):
     def spent(steps):
         return epsilon(poisson_event(z, q, steps), 1e-5, accountant=name)

@@ -12,7 +12,13 @@ from dpvd.privacy import pld as pld_module
 from dpvd.privacy.discrete import GridTooFine, LossGrid, composed_epsilon, loss_grid
 from dpvd.privacy.events import Sampling, Step
 from dpvd.privacy.pld import grid_spacing, pld_epsilon
-from dpvd.privacy.profiles import add_profile, largest_loss, remove_profile, replace_profile, smallest_loss
+from dpvd.privacy.profiles import (
+    add_profile,
+    largest_loss,
+    remove_profile,
+    replace_profile,
+    smallest_loss,
+)
 from tests.privacy.reference import exact_delta, sampled
 
 ALWAYS = [(1.0, 0.0)]  # a distribution without the example
@@ -45,7 +51,7 @@ def test_epsilon_under_replace_one_is_on_the_safe_side_and_tight(z, q, steps, de
     assert 0.97 * delta < exact_delta(sampled(0.5, q), sampled(-0.5, q), z, steps, found) <= delta
 
 
-def test_the_oracle_of_these_tests_agrees_with_the_gaussian_mechanism_and_rejects_an_epsilon_too_small():
+def test_the_oracle_agrees_with_the_gaussian_mechanism_and_rejects_an_epsilon_too_small():
     exact = 4.377172  # analytic Gaussian mechanism, z = 1, delta = 1e-5
     assert exact_delta([(1.0, 1.0)], ALWAYS, 20.0, 400, exact) == pytest.approx(1e-5, rel=1e-3)
     z, q, steps, delta = LONG_RUNS[1]
@@ -61,7 +67,9 @@ def test_a_coarser_grid_only_costs(z, q, steps, delta):
 
     def on_grid(spacing):
         top, bottom = largest_loss(z, q), smallest_loss(z, q)
-        return composed_epsilon([(loss_grid(remove, add, spacing, highest=top, lowest=bottom), steps)], delta)
+        return composed_epsilon(
+            [(loss_grid(remove, add, spacing, highest=top, lowest=bottom), steps)], delta
+        )
 
     spacing = grid_spacing(step)
     coarse, medium, fine = (on_grid(factor * spacing) for factor in (16.0, 4.0, 1.0))
@@ -69,7 +77,8 @@ def test_a_coarser_grid_only_costs(z, q, steps, delta):
 
 
 @pytest.mark.parametrize(
-    ("z", "q", "steps", "delta"), [(1.0, 0.01, 1000, 1e-5), (0.9, 0.1, 30, 1e-6), (3.0, 0.5, 1, 0.05)]
+    ("z", "q", "steps", "delta"),
+    [(1.0, 0.01, 1000, 1e-5), (0.9, 0.1, 30, 1e-6), (3.0, 0.5, 1, 0.05)],
 )
 def test_the_library_agrees(z, q, steps, delta):
     event = poisson_event(z, q, steps)
@@ -77,9 +86,13 @@ def test_the_library_agrees(z, q, steps, delta):
     assert epsilon(event, delta) == pytest.approx(library, rel=2e-3)
 
 
-@pytest.mark.parametrize(("z", "q"), [(0.06, 0.9), (0.3, 0.01), (1.0, 0.5), (1e7, 1e-9), (1e6, 0.999)])
+@pytest.mark.parametrize(
+    ("z", "q"), [(0.06, 0.9), (0.3, 0.01), (1.0, 0.5), (1e7, 1e-9), (1e6, 0.999)]
+)
 def test_extremes_are_accounted(z, q):
-    """From an epsilon of millions to one of nothing, in bounded memory; below the sum of what single steps cost."""
+    """From an epsilon of millions to one of nothing, in bounded memory; below the sum of what
+    single steps cost.
+    """
     found = epsilon(poisson_event(z, q, MANY), 1e-6)
     unsampled = epsilon(poisson_event(z, 1.0, MANY), 1e-6)
     assert 0 <= found <= unsampled * (1 + 1e-3)
@@ -89,8 +102,12 @@ def test_extremes_are_accounted(z, q):
 def test_different_kinds_of_steps_add_up():
     one, other = Step(2.0, Sampling.POISSON, 0.02), Step(2.0, Sampling.POISSON, 0.02 + 1e-12)
     together = pld_epsilon({one: 300, other: 700}, 1e-5, Relation.ADD_OR_REMOVE)
-    assert together == pytest.approx(pld_epsilon({one: 1000}, 1e-5, Relation.ADD_OR_REMOVE), rel=1e-6)
-    assert together < pld_epsilon({one: 300, Step(1.0, Sampling.POISSON, 0.02): 700}, 1e-5, Relation.ADD_OR_REMOVE)
+    assert together == pytest.approx(
+        pld_epsilon({one: 1000}, 1e-5, Relation.ADD_OR_REMOVE), rel=1e-6
+    )
+    assert together < pld_epsilon(
+        {one: 300, Step(1.0, Sampling.POISSON, 0.02): 700}, 1e-5, Relation.ADD_OR_REMOVE
+    )
 
 
 def test_a_grid_too_fine_is_made_coarser_and_epsilon_stays_an_upper_bound(monkeypatch):
@@ -98,19 +115,31 @@ def test_a_grid_too_fine_is_made_coarser_and_epsilon_stays_an_upper_bound(monkey
     fine = pld_epsilon(steps, 1e-5, Relation.ADD_OR_REMOVE)
     monkeypatch.setattr("dpvd.privacy.discrete.MOST_CELLS", 5000)
     with pytest.raises(GridTooFine):
-        composed_epsilon([(pld_module._step_losses(*steps, Relation.ADD_OR_REMOVE, 1e-5)[0], 10**5)], 1e-5)
+        composed_epsilon(
+            [(pld_module._step_losses(*steps, Relation.ADD_OR_REMOVE, 1e-5)[0], 10**5)], 1e-5
+        )
     assert fine < pld_epsilon(steps, 1e-5, Relation.ADD_OR_REMOVE) < 1.5 * fine
 
 
-@pytest.mark.parametrize(("z", "q", "spacing"), [(1.0, 0.1, 0.05), (0.5, 0.6, 0.2), (40.0, 0.01, 1e-4)])
+@pytest.mark.parametrize(
+    ("z", "q", "spacing"), [(1.0, 0.1, 0.05), (0.5, 0.6, 0.2), (40.0, 0.01, 1e-4)]
+)
 def test_the_grid_is_exact_at_its_points_and_above_the_profile_between(z, q, spacing):
-    pairs = [(remove_profile, add_profile), (add_profile, remove_profile), (replace_profile, replace_profile)]
+    pairs = [
+        (remove_profile, add_profile),
+        (add_profile, remove_profile),
+        (replace_profile, replace_profile),
+    ]
     for profile, reverse in pairs:
-        grid = loss_grid(partial(profile, z, q), partial(reverse, z, q), spacing, highest=8.0, lowest=-8.0)
+        grid = loss_grid(
+            partial(profile, z, q), partial(reverse, z, q), spacing, highest=8.0, lowest=-8.0
+        )
         assert grid.probs.sum() + grid.infinite == pytest.approx(1, abs=1e-14)
         for place in (-3.0, -1.0, 0.0, 1.0, 2.5, 4.0):
             at = place * spacing
-            found = grid.infinite + float((grid.probs * np.maximum(-np.expm1(at - grid.losses), 0)).sum())
+            found = grid.infinite + float(
+                (grid.probs * np.maximum(-np.expm1(at - grid.losses), 0)).sum()
+            )
             exact = float(profile(z, q, np.array(at)))
             slack = 1e-13 if place == round(place) else math.inf
             assert exact - 1e-13 <= found <= exact + slack

@@ -12,7 +12,9 @@ def test_names_are_parsed():
     assert AccountantName.parse("moments") is AccountantName.RDP
     assert [AccountantName.parse(str(name)) for name in AccountantName] == list(AccountantName)
     assert [Relation.parse(str(relation)) for relation in Relation] == list(Relation)
-    with pytest.raises(DpvdError, match="accountant must be one of pld, rdp, zcdp, advanced; got 'gdp'"):
+    with pytest.raises(
+        DpvdError, match="accountant must be one of pld, rdp, zcdp, advanced; got 'gdp'"
+    ):
         AccountantName.parse("gdp")
     with pytest.raises(DpvdError, match="relation must be one of add-or-remove, replace-one"):
         Relation.parse("swap")
@@ -21,9 +23,13 @@ def test_names_are_parsed():
 def test_events_become_counted_steps():
     assert count_steps(poisson_event(2.0, 0.1, 7)) == {Step(2.0, Sampling.POISSON, 0.1): 7}
     assert count_steps(poisson_event(2.0, 1.0, 7)) == {Step(2.0): 7}
-    assert count_steps(fixed_size_event(2.0, 10, 40, 7), times=2) == {Step(2.0, Sampling.FIXED_SIZE, 0.25): 14}
+    assert count_steps(fixed_size_event(2.0, 10, 40, 7), times=2) == {
+        Step(2.0, Sampling.FIXED_SIZE, 0.25): 14
+    }
     assert count_steps(poisson_event(2.0, 0.1, 0)) == {}
-    both = ComposedDpEvent([poisson_event(2.0, 0.1, 7), poisson_event(2.0, 0.1, 1), poisson_event(3.0, 1.0, 4)])
+    both = ComposedDpEvent(
+        [poisson_event(2.0, 0.1, 7), poisson_event(2.0, 0.1, 1), poisson_event(3.0, 1.0, 4)]
+    )
     assert count_steps(both, times=2) == {Step(2.0, Sampling.POISSON, 0.1): 16, Step(3.0): 8}
 
 

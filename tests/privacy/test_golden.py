@@ -4,7 +4,13 @@ import dp_accounting
 import pytest
 from dp_accounting.rdp import RdpAccountant
 
-from dpvd.privacy import AccountantName, epsilon, fixed_size_event, noise_multiplier_for, poisson_event
+from dpvd.privacy import (
+    AccountantName,
+    epsilon,
+    fixed_size_event,
+    noise_multiplier_for,
+    poisson_event,
+)
 from dpvd.privacy.bounds import advanced_composition, rdp_to_epsilon, zcdp_to_epsilon
 from dpvd.privacy.events import Sampling, Step
 from dpvd.privacy.renyi import INTEGER_ORDERS, integer_rdp
@@ -44,7 +50,8 @@ def test_fixed_size_sampling_under_replace_one():
     assert found == pytest.approx(library.compose(event).get_epsilon(1e-5), rel=1e-6)
 
 
-# rho, delta = 1e-5, classic rho + 2 sqrt(rho log 1/delta), tight conversion: computed independently.
+# rho, delta = 1e-5, classic rho + 2 sqrt(rho log 1/delta), tight conversion: computed
+# independently.
 @pytest.mark.parametrize(
     ("rho", "classic", "tight"),
     [
@@ -70,9 +77,10 @@ def test_advanced_composition_of_pure_mechanisms(each, count, slack, total):
     assert float(advanced_composition(split, slack)) == pytest.approx(total, abs=1e-5)
 
 
-# delta = 1e-5: q, T, epsilon, then the noise multiplier by advanced, RDP and PLD (dp-accounting 0.6 on a
-# grid of 1e-4 or 1e-3; a finer grid is tighter, so ours may be below by up to 3 % and never above), and
-# zCDP with truncations of 5 and more (ours adds 2, 3 and 4, and is tighter at epsilon 10).
+# delta = 1e-5: q, T, epsilon, then the noise multiplier by advanced, RDP and PLD (dp-accounting 0.6
+# on a grid of 1e-4 or 1e-3; a finer grid is tighter, so ours may be below by up to 3 % and never
+# above), and zCDP with truncations of 5 and more (ours adds 2, 3 and 4, and is tighter at epsilon
+# 10).
 PAPER_SETTINGS = [
     (0.01, 20000, 10.0, 6.54, 1.00, 0.963, 1.02),
     (0.01, 20000, 1.0, 34.6, 5.78, 5.46, 5.78),
@@ -86,7 +94,9 @@ PAPER_SETTINGS = [
 @pytest.mark.parametrize(("q", "steps", "budget", "advanced", "rdp", "pld", "zcdp"), PAPER_SETTINGS)
 def test_noise_for_the_settings_of_the_paper(q, steps, budget, advanced, rdp, pld, zcdp):
     found = {
-        name: noise_multiplier_for(budget, 1e-5, lambda z: poisson_event(z, q, steps), accountant=name)
+        name: noise_multiplier_for(
+            budget, 1e-5, lambda z: poisson_event(z, q, steps), accountant=name
+        )
         for name in AccountantName
     }
     assert found["advanced"] == pytest.approx(advanced, rel=3e-3)
@@ -101,15 +111,24 @@ def test_zcdp_with_truncation_five_gives_the_reference_value(q, steps, z):
     few = INTEGER_ORDERS <= 5
     rdp = steps * integer_rdp(Step(z, Sampling.POISSON, q))[few]
     rho = (rdp / INTEGER_ORDERS[few]).max()
-    assert rdp_to_epsilon(INTEGER_ORDERS[few], rho * INTEGER_ORDERS[few], 1e-5) == pytest.approx(10, rel=5e-3)
+    assert rdp_to_epsilon(INTEGER_ORDERS[few], rho * INTEGER_ORDERS[few], 1e-5) == pytest.approx(
+        10, rel=5e-3
+    )
 
 
 @pytest.mark.parametrize(
     ("q", "steps", "sigma", "true_epsilon"),
-    [(0.01, 20000, 2.68, 0.995), (0.01, 20000, 8.24, 0.29), (0.05, 2000, 2.97, 1.475), (0.05, 2000, 9.73, 0.40)],
+    [
+        (0.01, 20000, 2.68, 0.995),
+        (0.01, 20000, 8.24, 0.29),
+        (0.05, 2000, 2.97, 1.475),
+        (0.05, 2000, 9.73, 0.40),
+    ],
 )
 def test_what_the_published_sigmas_buy(q, steps, sigma, true_epsilon):
-    assert epsilon(poisson_event(2 * sigma, q, steps), 1e-5) == pytest.approx(true_epsilon, rel=0.02)
+    assert epsilon(poisson_event(2 * sigma, q, steps), 1e-5) == pytest.approx(
+        true_epsilon, rel=0.02
+    )
 
 
 @pytest.mark.parametrize(("z", "claimed"), [(1.0, 1.57), (0.6, 2.67)])

@@ -29,24 +29,30 @@ CLAIM = Guarantee(
 
 
 def test_a_private_run():
-    assert CLAIM.sentence() == (
-        "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with "
-        "probability 0.25 for 40 steps; Gaussian noise of multiplier 5.1 from the system's cryptographic "
-        "generator; accounted with privacy loss distributions. Seen by the program: every batch drawn. Public: "
-        "the number of examples (1437). Tuned on the data: nothing."
+    assert (
+        CLAIM.sentence()
+        == "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson"
+        " sampling with probability 0.25 for 40 steps; Gaussian noise of multiplier 5.1 from the"
+        " system's cryptographic generator; accounted with privacy loss distributions. Seen by"
+        " the program: every batch drawn. Public: the number of examples (1437). Tuned on the"
+        " data: nothing."
     )
 
 
 def test_a_plan_that_nobody_carried_out():
     sentence = dataclasses.replace(CLAIM, seen=None).sentence()
-    assert sentence.startswith("(0.9996, 1e-05)-differentially private if it is carried out as planned: adding")
+    assert sentence.startswith(
+        "(0.9996, 1e-05)-differentially private if it is carried out as planned: adding"
+    )
 
 
 def test_what_was_not_seen_and_not_declared():
-    claim = dataclasses.replace(CLAIM, seen=(), not_covered=("the sampling",), undeclared=("the unit",), tuned=None)
+    claim = dataclasses.replace(
+        CLAIM, seen=(), not_covered=("the sampling",), undeclared=("the unit",), tuned=None
+    )
     assert claim.sentence().endswith(
-        "distributions. Not covered: the sampling. Public: the number of examples (1437). Not declared: the unit; "
-        "what was tuned on the data."
+        "distributions. Not covered: the sampling. Public: the number of examples (1437). Not"
+        " declared: the unit; what was tuned on the data."
     )
 
 
@@ -62,20 +68,24 @@ def test_a_seeded_run_that_was_tuned():
         public=(),
         tuned=("the learning rate", "the clipping norm"),
     )
-    assert claim.sentence() == (
-        "(0.9996, 1e-05)-differentially private: replacing one patient; Poisson sampling with probability 0.25 "
-        "for 1 step; Gaussian noise of multiplier 5.336 from a seeded generator (reproducible: not private "
-        "against whoever knows the seed); accounted with Renyi differential privacy. Seen by the program: every "
-        "batch drawn. Public: nothing. Tuned on the data: the learning rate; the clipping norm (not in the account)."
+    assert (
+        claim.sentence()
+        == "(0.9996, 1e-05)-differentially private: replacing one patient; Poisson sampling with"
+        " probability 0.25 for 1 step; Gaussian noise of multiplier 5.336 from a seeded"
+        " generator (reproducible: not private against whoever knows the seed); accounted with"
+        " Renyi differential privacy. Seen by the program: every batch drawn. Public: nothing."
+        " Tuned on the data: the learning rate; the clipping norm (not in the account)."
     )
 
 
 @pytest.mark.parametrize(("steps", "times"), [(1, "1 step"), (40, "40 steps")])
 def test_a_run_without_noise(steps, times):
     claim = dataclasses.replace(CLAIM, epsilon=math.inf, noise_multiplier=0.0, steps=steps)
-    assert claim.sentence() == (
-        f"Not differentially private: no noise was added; Poisson sampling with probability 0.25 for {times}. "
-        "Seen by the program: every batch drawn. Public: the number of examples (1437). Tuned on the data: nothing."
+    assert (
+        claim.sentence()
+        == "Not differentially private: no noise was added; Poisson sampling with probability 0.25"
+        f" for {times}. Seen by the program: every batch drawn. Public: the number of examples"
+        " (1437). Tuned on the data: nothing."
     )
 
 
@@ -86,7 +96,9 @@ def test_a_run_that_has_not_begun_has_spent_nothing():
 
 def test_a_run_whose_account_is_infinite():
     sentence = dataclasses.replace(CLAIM, epsilon=math.inf).sentence()
-    assert sentence.startswith("Not differentially private: no finite epsilon holds at delta 1e-05; adding or")
+    assert sentence.startswith(
+        "Not differentially private: no finite epsilon holds at delta 1e-05; adding or"
+    )
 
 
 @given(st.floats(0, 1e6, allow_subnormal=False))

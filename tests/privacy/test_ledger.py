@@ -41,7 +41,11 @@ def test_charges_add_up_and_survive(path):
 def test_the_fingerprint_is_of_the_plan_whatever_the_order_of_its_keys(path):
     ledger = Ledger.create(path, dict(reversed(PLAN.items())))
     canonical = json.dumps(PLAN, sort_keys=True, separators=(",", ":")).encode()
-    assert ledger.fingerprint == Ledger.open(path, PLAN).fingerprint == hashlib.sha256(canonical).hexdigest()
+    assert (
+        ledger.fingerprint
+        == Ledger.open(path, PLAN).fingerprint
+        == hashlib.sha256(canonical).hexdigest()
+    )
 
 
 def test_a_charge_is_synchronised_to_disk_before_it_returns(path, monkeypatch):
@@ -93,7 +97,10 @@ def test_every_torn_last_line_is_a_charge_that_never_returned(path):
         resumed.charge(1)
         assert Ledger.open(path).charged == 11
         resumed.charge(1)
-        assert path.read_bytes() == returned + b'{"charged": 11, "steps": 1}\n{"charged": 12, "steps": 1}\n'
+        assert (
+            path.read_bytes()
+            == returned + b'{"charged": 11, "steps": 1}\n{"charged": 12, "steps": 1}\n'
+        )
 
 
 def test_damage_that_no_crash_explains_is_an_error(path):
@@ -191,7 +198,9 @@ while True:
 
 
 def test_a_killed_process_never_under_counts(path):
-    run = subprocess.Popen([sys.executable, "-c", CHARGE_FOREVER, str(path)], stdout=subprocess.PIPE, text=True)
+    run = subprocess.Popen(
+        [sys.executable, "-c", CHARGE_FOREVER, str(path)], stdout=subprocess.PIPE, text=True
+    )
     assert run.stdout is not None
     released = [int(run.stdout.readline()) for _ in range(20)]
     run.send_signal(signal.SIGKILL)

@@ -48,7 +48,12 @@ def test_without_sampling_all_profiles_are_the_gaussian(pair):
 
 def contributions(rng, count):
     directions = rng.normal(size=(count, 2))
-    return 0.5 * directions / np.linalg.norm(directions, axis=1, keepdims=True) * rng.random((count, 1)) ** 0.5
+    return (
+        0.5
+        * directions
+        / np.linalg.norm(directions, axis=1, keepdims=True)
+        * rng.random((count, 1)) ** 0.5
+    )
 
 
 def grid_divergence(weights_and_means, other, z, eps):
@@ -56,7 +61,9 @@ def grid_divergence(weights_and_means, other, z, eps):
     x = np.stack(np.meshgrid(side, side), axis=-1)
 
     def density(parts):
-        return sum(w * np.exp(-((x - m) ** 2).sum(-1) / (2 * z * z)) for w, m in parts) / (2 * np.pi * z * z)
+        return sum(w * np.exp(-((x - m) ** 2).sum(-1) / (2 * z * z)) for w, m in parts) / (
+            2 * np.pi * z * z
+        )
 
     gap = density(weights_and_means) - np.exp(eps) * density(other)
     return np.maximum(gap, 0).sum() * (side[1] - side[0]) ** 2
@@ -67,7 +74,9 @@ def test_no_pair_of_contributions_in_the_plane_exceeds_the_replace_profiles(eps)
     rng, z, q = np.random.default_rng(0), 0.8, 0.2
     bounds = replace_profile(z, q, np.array(eps)), fixed_size_profile(z, q, np.array(eps))
     for mine, yours, other in zip(*(contributions(rng, 8) for _ in range(3)), strict=True):
-        poisson = grid_divergence([(1 - q, 0 * mine), (q, mine)], [(1 - q, 0 * mine), (q, yours)], z, eps)
+        poisson = grid_divergence(
+            [(1 - q, 0 * mine), (q, mine)], [(1 - q, 0 * mine), (q, yours)], z, eps
+        )
         fixed = grid_divergence([(1 - q, other), (q, mine)], [(1 - q, other), (q, yours)], z, eps)
         assert poisson <= bounds[0] + 1e-6
         assert fixed <= bounds[1] + 1e-6

@@ -17,7 +17,9 @@ def test_the_event_is_that_of_a_plan(sampling, examples, batch_size):
     assert sampling_rate(batch_size, examples) == plan.sampling_prob
 
 
-@pytest.mark.parametrize(("epochs", "steps"), [(1e-9, 1), (1, 4), (1.2, 4), (1.21, 5), (0.3, 1), (3e7, 10**8)])
+@pytest.mark.parametrize(
+    ("epochs", "steps"), [(1e-9, 1), (1, 4), (1.2, 4), (1.21, 5), (0.3, 1), (3e7, 10**8)]
+)
 def test_epochs_are_rounded_up_to_whole_steps(epochs, steps):
     assert steps_in(epochs, batch_size=3, examples=10) == steps
 
@@ -25,7 +27,12 @@ def test_epochs_are_rounded_up_to_whole_steps(epochs, steps):
 @pytest.mark.parametrize(
     ("epochs", "batch_size", "examples", "words"),
     [
-        (3.1e7, 3, 10, "3.1e\\+07 epochs of 10 examples in batches of 3 make more than 100,000,000 steps"),
+        (
+            3.1e7,
+            3,
+            10,
+            "3.1e\\+07 epochs of 10 examples in batches of 3 make more than 100,000,000 steps",
+        ),
         (1e308, 3, 10, "more than 100,000,000 steps"),
         (float("nan"), 3, 10, "epochs must be a finite number above 0"),
         (0, 3, 10, "epochs must be a finite number above 0"),

@@ -11,10 +11,10 @@ from dpvd.report import render
 Record = dict[str, Any]
 
 _SENTENCE = (
-    "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with "
-    "probability 0.25 for 40 steps; Gaussian noise of multiplier 21.3 from the system's cryptographic "
-    "generator; accounted with privacy loss distributions. "
-    "Public: the number of examples (1437). Tuned on the data: nothing."
+    "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with"
+    " probability 0.25 for 40 steps; Gaussian noise of multiplier 21.3 from the system's"
+    " cryptographic generator; accounted with privacy loss distributions. Public: the number of"
+    " examples (1437). Tuned on the data: nothing."
 )
 
 
@@ -80,7 +80,12 @@ def _complete() -> Record:
             "noise": "system",
             "unit": "example",
         },
-        "recipe": {"learning_rate": 2.0, "momentum": 0.9, "schedule": "constant", "kl_weight": 0.001},
+        "recipe": {
+            "learning_rate": 2.0,
+            "momentum": 0.9,
+            "schedule": "constant",
+            "kl_weight": 0.001,
+        },
         "guarantee": {
             "epsilon": 0.9996,
             "delta": 1e-05,
@@ -115,10 +120,18 @@ def _complete() -> Record:
         },
         "sparsity": {
             "total": {"weights": 74000, "pruned": 1200, "fraction": 0.016},
-            "layers": {"0": {"weights": 64000, "pruned": 1100}, "2": {"weights": 10000, "pruned": 100}},
+            "layers": {
+                "0": {"weights": 64000, "pruned": 1100},
+                "2": {"weights": 10000, "pruned": 100},
+            },
         },
         "seconds": 12.3,
-        "environment": {"python": "3.11.7", "torch": "2.13.0+cpu", "platform": "Linux-6.1-x86_64", "cpus": 2},
+        "environment": {
+            "python": "3.11.7",
+            "torch": "2.13.0+cpu",
+            "platform": "Linux-6.1-x86_64",
+            "cpus": 2,
+        },
     }
 
 

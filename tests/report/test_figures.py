@@ -1,4 +1,6 @@
-"""Figures show the record's numbers, exist as files, and are left out when there is nothing to draw."""
+"""Figures show the record's numbers, exist as files, and are left out when there is nothing to
+draw.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,12 @@ NAMES = {"progress", "reliability", "confusion", "log-alpha"}
 
 def test_every_figure_is_written_as_png_and_svg(record: Record, tmp_path: Path) -> None:
     paths = write_figures(record, tmp_path / "new" / "figures")
-    assert {path.name for path in paths} == {f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")}
-    assert sorted(paths) == sorted((tmp_path / "new" / "figures").iterdir())  # and nothing temporary is left
+    assert {path.name for path in paths} == {
+        f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")
+    }
+    assert sorted(paths) == sorted(
+        (tmp_path / "new" / "figures").iterdir()
+    )  # and nothing temporary is left
     for path in paths:
         content = path.read_bytes()
         if path.suffix == ".png":
@@ -33,7 +39,10 @@ def test_every_figure_is_written_as_png_and_svg(record: Record, tmp_path: Path) 
 
 
 def test_nothing_to_draw_writes_nothing(tmp_path: Path) -> None:
-    empty = {"history": [{"epoch": 1.0}], "test": {"reliability": [{"count": 0}], "confusion": [[1, 2]]}}
+    empty = {
+        "history": [{"epoch": 1.0}],
+        "test": {"reliability": [{"count": 0}], "confusion": [[1, 2]]},
+    }
     assert write_figures(empty, tmp_path) == []
     assert list(tmp_path.iterdir()) == []
 
@@ -47,7 +56,9 @@ def test_accuracy_and_epsilon_are_drawn_as_recorded(record: Record) -> None:
     drawn = figures.progress(record)
     assert drawn is not None
     accuracy, spent = drawn.axes
-    assert list(accuracy.lines[0].get_ydata()) == [row["test_accuracy"] for row in record["history"]]
+    assert list(accuracy.lines[0].get_ydata()) == [
+        row["test_accuracy"] for row in record["history"]
+    ]
     assert list(spent.lines[0].get_ydata()) == [row["epsilon"] for row in record["history"]]
     assert list(spent.lines[0].get_xdata()) == [row["epoch"] for row in record["history"]]
 
@@ -112,7 +123,12 @@ def test_inlined_figures_follow_the_page_and_do_not_share_ids(record: Record) ->
     ids = {element.get("id") for element in root.iter()} - {None}
     assert ids
     assert all(str(name).startswith("a-") for name in ids)
-    used = {value[1:] for element in root.iter() for key, value in element.items() if key.endswith("href")}
+    used = {
+        value[1:]
+        for element in root.iter()
+        for key, value in element.items()
+        if key.endswith("href")
+    }
     assert used
     assert used <= ids
     assert not any(value in text for value in PALETTE.values())
@@ -121,5 +137,7 @@ def test_inlined_figures_follow_the_page_and_do_not_share_ids(record: Record) ->
 
 
 def test_the_palette_is_written_as_the_drawing_library_writes_it() -> None:
-    """Inlining finds the colours in the file by their text: they must be in the form matplotlib prints."""
+    """Inlining finds the colours in the file by their text: they must be in the form matplotlib
+    prints.
+    """
     assert all(to_hex(value) == value for value in PALETTE.values())

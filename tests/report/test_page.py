@@ -76,7 +76,11 @@ def _resources(page: str) -> list[str]:
     attributes = [str(v) for _, attrs in outline.tags for k, v in attrs.items() if k in named]
     styles = outline.text("style") + " ".join(str(attrs.get("style")) for _, attrs in outline.tags)
     clips = " ".join(str(attrs.get("clip-path")) for _, attrs in outline.tags)
-    found = attributes + re.findall(r"url\(\s*['\"]?([^)'\"]*)", styles + clips) + re.findall(r"@import.*", styles)
+    found = (
+        attributes
+        + re.findall(r"url\(\s*['\"]?([^)'\"]*)", styles + clips)
+        + re.findall(r"@import.*", styles)
+    )
     return [resource for resource in found if not resource.startswith("#")]
 
 
@@ -88,7 +92,10 @@ def test_the_whole_page(record: Record, page: str) -> None:
     assert "script" not in {tag for tag, _ in outline.tags}
     assert html.escape(record["guarantee"]["sentence"]) in page.replace("&#39;", "&#x27;")
     assert outline.text("h1") == "88.9\N{NO-BREAK SPACE}% test accuracy at ε = 0.9996"
-    assert "95\N{NO-BREAK SPACE}% interval 85.2\N{NO-BREAK SPACE}% to 91.8\N{NO-BREAK SPACE}%" in outline.text("dd")
+    assert (
+        "95\N{NO-BREAK SPACE}% interval 85.2\N{NO-BREAK SPACE}% to 91.8\N{NO-BREAK SPACE}%"
+        in outline.text("dd")
+    )
     assert json.loads(outline.text("pre")) == record
     assert "banner" not in outline.text("p")
     assert not any("banner" in str(attrs.get("class")) for _, attrs in outline.tags)
@@ -107,7 +114,9 @@ def test_the_page_is_accessible(page: str) -> None:
     assert all(after <= before + 1 for before, after in pairwise(levels))
     ids = [attrs["id"] for _, attrs in outline.tags if "id" in attrs]
     assert len(ids) == len(set(ids))
-    labels = {str(attrs["aria-labelledby"]) for _, attrs in outline.tags if "aria-labelledby" in attrs}
+    labels = {
+        str(attrs["aria-labelledby"]) for _, attrs in outline.tags if "aria-labelledby" in attrs
+    }
     assert labels <= set(ids)
 
 
@@ -144,11 +153,20 @@ def test_a_figure_without_data_is_left_out(record: Record, field: str) -> None:
         kept[field] = record[field]
     else:
         kept["test"][field] = record["test"][field]
-    shown = [str(attrs["id"]) for tag, attrs in Outline(render(kept)).tags if tag == "g" and "id" in attrs]
-    assert {name.partition("-figure")[0] for name in shown if "-figure" in name} == {names.get(field, field)}
+    shown = [
+        str(attrs["id"])
+        for tag, attrs in Outline(render(kept)).tags
+        if tag == "g" and "id" in attrs
+    ]
+    assert {name.partition("-figure")[0] for name in shown if "-figure" in name} == {
+        names.get(field, field)
+    }
 
 
-FIELDS = "format version created method seed dataset model plan recipe guarantee test sparsity seconds environment"
+FIELDS = (
+    "format version created method seed dataset model plan recipe guarantee test sparsity seconds"
+    " environment"
+)
 
 
 @pytest.mark.parametrize("field", FIELDS.split())
@@ -172,7 +190,9 @@ def test_an_empty_record_promises_nothing() -> None:
 @pytest.mark.parametrize("epsilon", [None, math.inf])
 def test_an_infinite_epsilon_is_not_private(tables_only: Record, epsilon: float | None) -> None:
     sentence = "Not differentially private: no noise was added."
-    tables_only.update(method="none", guarantee={"epsilon": epsilon, "delta": 1e-5, "sentence": sentence})
+    tables_only.update(
+        method="none", guarantee={"epsilon": epsilon, "delta": 1e-5, "sentence": sentence}
+    )
     outline = Outline(render(tables_only))
     assert ("p", {"class": "banner danger", "role": "note"}) in outline.tags
     assert "Not differentially private." in outline.text("strong")
@@ -204,7 +224,9 @@ def test_training_times(tables_only: Record, seconds: float, text: str) -> None:
     assert text in Outline(render(tables_only)).text("dd")
 
 
-@pytest.mark.parametrize(("bad", "message"), [([], "must be a JSON object, got list"), ({"format": 9}, "got 9")])
+@pytest.mark.parametrize(
+    ("bad", "message"), [([], "must be a JSON object, got list"), ({"format": 9}, "got 9")]
+)
 def test_what_is_no_record_is_refused(bad: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(DpvdError, match=message):
         render(bad)

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpvd.report import readings, wording
-from dpvd.report.wording import guess_limit, is_private, noise_warning, plain, promises, rounded_up, uncovered
+from dpvd.report.wording import (
+    guess_limit,
+    is_private,
+    noise_warning,
+    plain,
+    promises,
+    rounded_up,
+    uncovered,
+)
 
 Record = dict[str, Any]
 
@@ -28,8 +36,12 @@ def test_an_epsilon_is_never_printed_below_its_value(epsilon: float) -> None:
 
 
 @given(st.floats(0.0, 10.0), st.floats(0.0, 0.1), st.floats(0.0, 1.0))
-def test_no_allowed_test_guesses_better_than_the_limit(epsilon: float, delta: float, false_positive: float) -> None:
-    """The best true positive rate that (ε, δ) allows at a false positive rate never beats the limit."""
+def test_no_allowed_test_guesses_better_than_the_limit(
+    epsilon: float, delta: float, false_positive: float
+) -> None:
+    """The best true positive rate that (ε, δ) allows at a false positive rate never beats the
+    limit.
+    """
     best = min(
         1.0,
         math.exp(epsilon) * false_positive + delta,
@@ -39,7 +51,9 @@ def test_no_allowed_test_guesses_better_than_the_limit(epsilon: float, delta: fl
 
 
 def test_the_limit_is_reached_by_randomised_response() -> None:
-    """Telling the truth with probability e^ε/(1 + e^ε) is ε-private and makes a guess right that often."""
+    """Telling the truth with probability e^ε/(1 + e^ε) is ε-private and makes a guess right that
+    often.
+    """
     assert guess_limit(math.log(3.0), 0.0) == pytest.approx(0.75, abs=1e-15)
 
 
@@ -63,14 +77,19 @@ def test_a_large_epsilon_is_called_little_protection(record: Record) -> None:
 
 
 @pytest.mark.parametrize(("delta", "warned"), [(1e-5, False), (1 / 1437, True), (0.01, True)])
-def test_a_delta_that_would_allow_disclosure_is_called_out(record: Record, delta: float, warned: bool) -> None:
+def test_a_delta_that_would_allow_disclosure_is_called_out(
+    record: Record, delta: float, warned: bool
+) -> None:
     record["guarantee"]["delta"] = delta
     text = dict(promises(record))[f"What δ = {delta:g} means"]
     assert ("Caution" in text) is warned
 
 
 def test_what_was_tuned_on_the_data_is_listed(record: Record) -> None:
-    assert "names nothing that was tuned" in dict(uncovered(record))["Choices made by looking at the data"]
+    assert (
+        "names nothing that was tuned"
+        in dict(uncovered(record))["Choices made by looking at the data"]
+    )
     record["guarantee"]["tuned"] = ["learning rate", "steps"]
     assert "learning rate, steps" in dict(uncovered(record))["Choices made by looking at the data"]
 
@@ -90,7 +109,9 @@ def test_what_was_tuned_on_the_data_is_listed(record: Record) -> None:
         {"epsilon": 1.0, "delta": 1.0},
     ],
 )
-def test_anything_but_a_finite_epsilon_and_a_delta_is_not_private(record: Record, guarantee: Any) -> None:
+def test_anything_but_a_finite_epsilon_and_a_delta_is_not_private(
+    record: Record, guarantee: Any
+) -> None:
     assert is_private(record)
     record["guarantee"] = guarantee
     assert not is_private(record)

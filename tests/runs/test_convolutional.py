@@ -1,4 +1,6 @@
-"""Runs with convolutions go the way of all runs: from options to a folder and back, and on after an interruption."""
+"""Runs with convolutions go the way of all runs: from options to a folder and back, and on after an
+interruption.
+"""
 
 from dataclasses import replace
 from pathlib import Path
@@ -48,8 +50,12 @@ def test_the_model_on_disk_reproduces_the_recorded_accuracy(run, images):
     trained_run = TrainedRun(folder)
     for x in (images.test_x, images.test_x.flatten(1)):  # flat, too: as a CSV file has them
         probabilities, spread = trained_run.predict_dist(x, samples=record.test["samples"])
-        assert (probabilities.argmax(1) == images.test_y).double().mean().item() == record.test["accuracy"]
-        assert (spread > 0).any()  # where the model is sure, the spread is below what floats can tell
+        assert (probabilities.argmax(1) == images.test_y).double().mean().item() == record.test[
+            "accuracy"
+        ]
+        assert (
+            spread > 0
+        ).any()  # where the model is sure, the spread is below what floats can tell
 
 
 def test_the_record_says_what_was_trained(run):
@@ -96,15 +102,24 @@ def test_a_resumed_run_ends_where_an_uninterrupted_one_does(images, tmp_path):
 def test_examples_that_are_no_images_are_refused():
     with pytest.raises(DpvdError, match=r"got 64 features of shape \(64,\): use the mlp"):
         prepare_run(SMALL, load("digits"))
-    table = Dataset("table", *(torch.ones(20, 16, 16), torch.arange(20) % 2) * 2, classes=2, preprocessing="none")
+    table = Dataset(
+        "table",
+        *(torch.ones(20, 16, 16), torch.arange(20) % 2) * 2,
+        classes=2,
+        preprocessing="none",
+    )
     with pytest.raises(DpvdError, match="got 256 features: use the mlp"):
         prepare_run(SMALL, table)
     colour = torch.ones(20, 3, 16, 16)
-    coloured = Dataset("colour", *(colour, table.train_y) * 2, classes=2, preprocessing="none", pixels=True)
+    coloured = Dataset(
+        "colour", *(colour, table.train_y) * 2, classes=2, preprocessing="none", pixels=True
+    )
     with pytest.raises(DpvdError, match=r"of shape \(3, 16, 16\): use the mlp"):
         prepare_run(SMALL, coloured)
 
 
 @pytest.mark.parametrize(("network", "hidden"), [("mlp", 1000), ("cnn", 32)])
 def test_each_network_has_a_width_of_its_own(network, hidden, images):
-    assert prepare_run(replace(SMALL, network=network, hidden=None), images).network.hidden == hidden
+    assert (
+        prepare_run(replace(SMALL, network=network, hidden=None), images).network.hidden == hidden
+    )

@@ -36,7 +36,9 @@ def test_the_model_on_disk_reproduces_the_recorded_accuracy(run):
     folder, record = run
     data = load("digits")
     probabilities, _ = TrainedRun(folder).predict_dist(data.test_x, samples=record.test["samples"])
-    assert (probabilities.argmax(1) == data.test_y).double().mean().item() == record.test["accuracy"]
+    assert (probabilities.argmax(1) == data.test_y).double().mean().item() == record.test[
+        "accuracy"
+    ]
 
 
 def test_the_history_leads_to_the_spent_budget(run):
@@ -74,7 +76,9 @@ def test_seeded_noise_repeats_the_model_bit_for_bit_and_says_so(tmp_path):
 
 def test_the_systems_noise_never_repeats(run, tmp_path):
     record = trained(tmp_path)
-    assert (tmp_path / "model.safetensors").read_bytes() != (run[0] / "model.safetensors").read_bytes()
+    assert (tmp_path / "model.safetensors").read_bytes() != (
+        run[0] / "model.safetensors"
+    ).read_bytes()
     assert "system's cryptographic generator" in record.guarantee["sentence"]
 
 
@@ -95,7 +99,9 @@ def test_the_papers_schedule_falls_with_the_number_of_the_epoch(tmp_path):
     options = replace(SMALL, learning_rate=0.1, decay="power", gamma=0.5)
     prepared = prepare_run(options, load("digits"))
     rate = prepared.recipe.schedule(prepared.plan)
-    assert [rate(0), rate(7), rate(8), rate(14)] == pytest.approx([0.1, 0.1, 0.1 / 2**0.5, 0.1 / 2**0.5])
+    assert [rate(0), rate(7), rate(8), rate(14)] == pytest.approx(
+        [0.1, 0.1, 0.1 / 2**0.5, 0.1 / 2**0.5]
+    )
     assert execute(prepared, tmp_path).recipe["decay"] == "power"
 
 
@@ -133,7 +139,15 @@ def test_names_may_be_given_as_text():
 
 
 def tiny(x: torch.Tensor, y: torch.Tensor) -> Dataset:
-    return Dataset("tiny", x, y, torch.ones(4, 3), torch.zeros(4, dtype=torch.int64), classes=2, preprocessing="none")
+    return Dataset(
+        "tiny",
+        x,
+        y,
+        torch.ones(4, 3),
+        torch.zeros(4, dtype=torch.int64),
+        classes=2,
+        preprocessing="none",
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def measured():
 
 def test_accuracy_and_loss(measured):
     assert measured["accuracy"] == 0.75
-    assert measured["loss"] == pytest.approx(-(math.log(0.95) + math.log(0.05) + 2 * math.log(0.65)) / 4, rel=1e-6)
+    assert measured["loss"] == pytest.approx(
+        -(math.log(0.95) + math.log(0.05) + 2 * math.log(0.65)) / 4, rel=1e-6
+    )
     assert measured["samples"] == 32
 
 
@@ -58,7 +60,9 @@ def test_ends_of_the_interval_lie_1_96_standard_errors_from_the_share(right, cou
     # The Wilson interval is where |share - p| = z sqrt(p (1 - p) / n).
     share = right / count
     for end in measure.wilson_interval(right, count):
-        assert abs(share - end) / math.sqrt(end * (1 - end) / count) == pytest.approx(1.959964, rel=1e-5)
+        assert abs(share - end) / math.sqrt(end * (1 - end) / count) == pytest.approx(
+            1.959964, rel=1e-5
+        )
 
 
 def test_the_interval_stays_within_0_and_1():

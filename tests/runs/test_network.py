@@ -44,7 +44,8 @@ def test_scales_share_their_initial_weights(network):
 
 
 @pytest.mark.parametrize(
-    ("scale", "dense", "convolutional"), [("privacy", 2, 4), ("learned", 2, 4), ("fixed", 2, 2), ("none", 0, 0)]
+    ("scale", "dense", "convolutional"),
+    [("privacy", 2, 4), ("learned", 2, 4), ("fixed", 2, 2), ("none", 0, 0)],
 )
 def test_only_a_scale_makes_weights_random(scale, dense, convolutional):
     for network, layers in ((SPEC, dense), (IMAGES, convolutional)):
@@ -53,9 +54,17 @@ def test_only_a_scale_makes_weights_random(scale, dense, convolutional):
 
 
 def test_parameters_are_counted():
-    assert SPEC.parameters == sum(p.numel() for p in SPEC.build().parameters()) == 64 * 16 + 16 + 160 + 10
+    assert (
+        SPEC.parameters
+        == sum(p.numel() for p in SPEC.build().parameters())
+        == 64 * 16 + 16 + 160 + 10
+    )
     dense = (32 * 1 * 2 + 1) * 7 + (7 + 1) * 10
-    assert IMAGES.parameters == sum(p.numel() for p in IMAGES.build().parameters()) == 16 * 65 + 32 * 257 + dense
+    assert (
+        IMAGES.parameters
+        == sum(p.numel() for p in IMAGES.build().parameters())
+        == 16 * 65 + 32 * 257 + dense
+    )
 
 
 def test_inputs_are_flattened_and_scaled_one_by_one(generator):
@@ -82,7 +91,9 @@ def test_round_trip():
     assert NetworkSpec.from_dict(spec.to_dict()) == spec
     assert NetworkSpec.from_dict(json.loads(json.dumps(IMAGES.to_dict()))) == IMAGES
     with pytest.raises(DpvdError, match="rate"):
-        NetworkSpec.from_dict({name: value for name, value in spec.to_dict().items() if name != "rate"})
+        NetworkSpec.from_dict(
+            {name: value for name, value in spec.to_dict().items() if name != "rate"}
+        )
 
 
 @pytest.mark.parametrize("sizes", [(0, 16, 10), (64, 0, 10), (64, 16, 0), (64, -1, 10)])
@@ -112,7 +123,9 @@ def test_convolutions_see_the_image_as_it_lies():
     assert (rows.min(), rows.max(), columns.min(), columns.max()) == (0, 3, 3, 6)
 
 
-@pytest.mark.parametrize(("image", "words"), [((13, 20), "got 13 by 20"), ((8, 8), "at least 14 by 14")])
+@pytest.mark.parametrize(
+    ("image", "words"), [((13, 20), "got 13 by 20"), ((8, 8), "at least 14 by 14")]
+)
 def test_images_too_small_for_convolutions_are_refused(image, words):
     with pytest.raises(DpvdError, match=words):
         NetworkSpec(image[0] * image[1], 7, 10, kind="cnn", image=image)

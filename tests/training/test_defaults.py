@@ -32,10 +32,14 @@ def plan(
 ) -> PrivacyPlan:
     size = default_batch_size(examples, private=True) if batch_size is None else batch_size
     steps = default_steps(examples, size, rule, private=True)
-    return PrivacyPlan(examples, size, steps=steps, clipping=clipping or default_clipping()).calibrate(epsilon, 1e-5)
+    return PrivacyPlan(
+        examples, size, steps=steps, clipping=clipping or default_clipping()
+    ).calibrate(epsilon, 1e-5)
 
 
-@pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 1437, 100), (60_000, 2048, 309), (1, 1, 100)])
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "steps"), [(1437, 1437, 100), (60_000, 2048, 309), (1, 1, 100)]
+)
 def test_private_sizes(examples, batch_size, steps):
     assert default_batch_size(examples, private=True) == batch_size
     assert default_steps(examples, batch_size, DENSE, private=True) == steps
@@ -46,13 +50,16 @@ def test_convolutions_take_more_and_smaller_private_steps():
     rule = convolutional_rule()
     assert default_steps(60_000, 2048, rule, private=True) == 2405
     few, many = (
-        PrivacyPlan(60_000, 2048, steps=t, clipping=default_clipping()).calibrate(3.0, 1e-5) for t in (309, 2405)
+        PrivacyPlan(60_000, 2048, steps=t, clipping=default_clipping()).calibrate(3.0, 1e-5)
+        for t in (309, 2405)
     )
     rates = [private_recipe(plan, rule).learning_rate for plan in (few, many)]
     assert rates == [pytest.approx(1.57, abs=0.01), pytest.approx(0.26, abs=0.01)]
 
 
-@pytest.mark.parametrize(("examples", "batch_size", "steps"), [(1437, 128, 1000), (60_000, 128, 4688), (5, 5, 1000)])
+@pytest.mark.parametrize(
+    ("examples", "batch_size", "steps"), [(1437, 128, 1000), (60_000, 128, 4688), (5, 5, 1000)]
+)
 def test_ordinary_sizes(examples, batch_size, steps):
     assert default_batch_size(examples, private=False) == batch_size
     assert default_steps(examples, batch_size, DENSE, private=False) == steps
@@ -64,7 +71,14 @@ def test_all_steps_together_leave_the_same_noise_in_an_output(epsilon, batch_siz
     """η₀/(1-m) · zΔ√T/S · g = 4.5 wherever the run has enough signal."""
     the_plan = plan(4000, epsilon, batch_size)
     rate = private_recipe(the_plan, DENSE).learning_rate
-    left = rate / 0.1 * the_plan.noise_multiplier * math.sqrt(the_plan.steps) / the_plan.batch_size * math.sqrt(126)
+    left = (
+        rate
+        / 0.1
+        * the_plan.noise_multiplier
+        * math.sqrt(the_plan.steps)
+        / the_plan.batch_size
+        * math.sqrt(126)
+    )
     assert left == pytest.approx(4.5)
 
 
@@ -74,7 +88,13 @@ def test_all_steps_together_leave_the_rules_noise_in_a_weight(rule, mode):
     """Whatever the clipping: layers that are clipped one by one are noised by √L as much."""
     the_plan = plan(20_000, 1.0, rule=rule, clipping=Clipping(mode, 0.5))
     reach = 0.5 * math.sqrt(rule.layers if mode == "per-layer" else 1)
-    step = private_recipe(the_plan, rule).learning_rate / 0.1 * the_plan.noise_multiplier * reach / the_plan.batch_size
+    step = (
+        private_recipe(the_plan, rule).learning_rate
+        / 0.1
+        * the_plan.noise_multiplier
+        * reach
+        / the_plan.batch_size
+    )
     assert step * math.sqrt(the_plan.steps) == pytest.approx(rule.weight_noise)
 
 
@@ -92,10 +112,13 @@ def test_a_private_recipe_needs_noise():
 
 
 @pytest.mark.parametrize(
-    ("method", "epsilon", "least"), [("dpvd", 1.0, 0.855), ("dpvd", 10.0, 0.93), ("none", None, 0.96)]
+    ("method", "epsilon", "least"),
+    [("dpvd", 1.0, 0.855), ("dpvd", 10.0, 0.93), ("none", None, 0.96)],
 )
 def test_digits_is_learnt_as_well_as_documented(method, epsilon, least, tmp_path):
-    """Six standard deviations below the documented means: a rule that no longer works is found out, luck is not."""
+    """Six standard deviations below the documented means: a rule that no longer works is found out,
+    luck is not.
+    """
     options = RunOptions(delta=1e-5, epsilon=epsilon, method=method)
     record = execute(prepare_run(options, load("digits")), tmp_path / "run")
     assert record.test["accuracy"] >= least

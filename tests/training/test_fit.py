@@ -1,4 +1,6 @@
-"""Whole runs: they learn, they stop in time, they come back after a crash with the account intact."""
+"""Whole runs: they learn, they stop in time, they come back after a crash with the account
+intact.
+"""
 
 import math
 import os
@@ -38,7 +40,13 @@ def network(scale: str = "tied") -> nn.Module:
 
 def plan(**changes) -> PrivacyPlan:
     start = PrivacyPlan(
-        300, 100, steps=20, noise_multiplier=0.5, clipping=Clipping("automatic"), noise="seeded", seed=1
+        300,
+        100,
+        steps=20,
+        noise_multiplier=0.5,
+        clipping=Clipping("automatic"),
+        noise="seeded",
+        seed=1,
     )
     return replace(start, **changes)
 
@@ -56,7 +64,8 @@ def run(model, the_plan, **options):
 
 def same(first: nn.Module, second: nn.Module) -> bool:
     return all(
-        torch.equal(a, b) for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
+        torch.equal(a, b)
+        for a, b in zip(first.state_dict().values(), second.state_dict().values(), strict=True)
     )
 
 
@@ -84,7 +93,9 @@ def test_it_learns_and_says_what_it_spent():
 
 
 def test_the_account_of_a_run_is_that_of_its_plan_and_its_sampler_really_ran():
-    """Batch sizes as the loss sees them: Poisson varies, so a shuffled loader in its place is found out."""
+    """Batch sizes as the loss sees them: Poisson varies, so a shuffled loader in its place is found
+    out.
+    """
     sizes = []
 
     def loss_fn(model, x, y):
@@ -92,7 +103,9 @@ def test_the_account_of_a_run_is_that_of_its_plan_and_its_sampler_really_ran():
         return cross_entropy(model, x, y)
 
     run(network(), plan(steps=40), loss_fn=loss_fn)
-    drawn = torch.tensor([size for size in sizes if size > 3], dtype=torch.float64)  # the check takes 3 rows
+    drawn = torch.tensor(
+        [size for size in sizes if size > 3], dtype=torch.float64
+    )  # the check takes 3 rows
     assert len(drawn) >= 40
     variance = 300 * (1 / 3) * (2 / 3)
     assert 0.4 * variance < drawn.var().item() < 2 * variance
@@ -130,10 +143,14 @@ def test_memory_mapped_bytes_train_as_their_values_in_memory(tmp_path):
     assert not same(from_values, network("plain"))
 
 
-@pytest.mark.parametrize(("noise", "repeats"), [({"noise": "system", "seed": None}, False), ({}, True)])
+@pytest.mark.parametrize(
+    ("noise", "repeats"), [({"noise": "system", "seed": None}, False), ({}, True)]
+)
 @pytest.mark.parametrize("batch_size", [100, 300])
 def test_noise_and_batches_repeat_only_if_they_are_seeded(batch_size, noise, repeats):
-    """Runs that start alike: with part batches, what they draw is compared; with all examples, their noise."""
+    """Runs that start alike: with part batches, what they draw is compared; with all examples,
+    their noise.
+    """
 
     def outcome() -> torch.Tensor:
         seen, model = [], network("plain")
@@ -185,7 +202,9 @@ def test_an_interrupted_run_resumes_bit_for_bit(optimizer, tmp_path):
 
 
 def test_a_killed_run_keeps_its_charges_and_never_passes_the_budget(tmp_path):
-    """SIGKILL between checkpoints: the lost steps stay charged, the rest is taken, the guarantee still holds."""
+    """SIGKILL between checkpoints: the lost steps stay charged, the rest is taken, the guarantee
+    still holds.
+    """
     folder = tmp_path / "run"
     program = textwrap.dedent(f"""
         import os, signal
@@ -220,7 +239,13 @@ def test_resuming_under_another_plan_is_refused(broken_run, change):
 
 def test_resuming_with_another_recipe_is_refused(broken_run):
     with pytest.raises(DpvdError, match="another recipe"):
-        run(network(), plan(), recipe=replace(RECIPE, learning_rate=0.1), folder=broken_run, resume=True)
+        run(
+            network(),
+            plan(),
+            recipe=replace(RECIPE, learning_rate=0.1),
+            folder=broken_run,
+            resume=True,
+        )
 
 
 def test_a_folder_with_a_run_is_not_overwritten(broken_run):
@@ -262,4 +287,6 @@ def test_resuming_needs_a_folder():
 
 def test_resuming_a_run_that_had_not_begun(tmp_path):
     Ledger.create(tmp_path / "ledger.jsonl", plan().to_dict())
-    assert same(run(network(), plan(), folder=tmp_path, resume=True).model, run(network(), plan()).model)
+    assert same(
+        run(network(), plan(), folder=tmp_path, resume=True).model, run(network(), plan()).model
+    )

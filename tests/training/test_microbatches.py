@@ -28,7 +28,9 @@ def one_step(plan: PrivacyPlan, batch, micro_batch: int | None) -> tuple[torch.T
     """The parameters after it, and how many bits of noise it took."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    step = PrivateStep(model, cross_entropy, plan, optimizer, micro_batch=micro_batch, batches="declared")
+    step = PrivateStep(
+        model, cross_entropy, plan, optimizer, micro_batch=micro_batch, batches="declared"
+    )
     step(batch)
     return torch.cat([p.detach().flatten() for p in model.parameters()]), step.noise.position
 
@@ -73,4 +75,10 @@ def test_a_whole_run_in_slices(generator):
 def test_a_bad_size_is_refused_before_anything_is_charged(generator):
     model = network()
     with pytest.raises(DpvdError, match="micro_batch must be an integer of at least 1, got 0"):
-        PrivateStep(model, cross_entropy, plan_with(1.0), torch.optim.SGD(model.parameters(), lr=0.1), micro_batch=0)
+        PrivateStep(
+            model,
+            cross_entropy,
+            plan_with(1.0),
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            micro_batch=0,
+        )

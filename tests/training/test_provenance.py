@@ -1,4 +1,6 @@
-"""No statement for what was not seen: foreign batches, other plans, forgotten steps, other people's parameters."""
+"""No statement for what was not seen: foreign batches, other plans, forgotten steps, other people's
+parameters.
+"""
 
 import copy
 import io
@@ -34,7 +36,9 @@ def network() -> nn.Module:
 
 def data(count: int = EXAMPLES) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    return torch.randn(count, 4, generator=generator), torch.randint(3, (count,), generator=generator)
+    return torch.randn(count, 4, generator=generator), torch.randint(
+        3, (count,), generator=generator
+    )
 
 
 class Hoarder(nn.Module):
@@ -57,7 +61,9 @@ def mixing(share, model, x, y):
 
 def make_step(model: nn.Module | None = None, plan: PrivacyPlan = PLAN, **options) -> PrivateStep:
     model = network() if model is None else model
-    return PrivateStep(model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=0.1), **options)
+    return PrivateStep(
+        model, cross_entropy, plan, torch.optim.SGD(model.parameters(), lr=0.1), **options
+    )
 
 
 def train(step: PrivateStep, steps: int) -> None:
@@ -164,7 +170,10 @@ class TestBatches:
         step = make_step(batches="declared")
         step(data(12))
         sentence = step.guarantee(1e-3).sentence()
-        assert "Not covered: how batches were drawn, which the caller declared and nobody saw" in sentence
+        assert (
+            "Not covered: how batches were drawn, which the caller declared and nobody saw"
+            in sentence
+        )
         assert "every batch drawn" not in sentence
         planned = make_step()
         train(planned, 1)
@@ -198,7 +207,9 @@ class TestBatches:
 class TestData:
     @pytest.mark.parametrize("count", [8, EXAMPLES - 1, EXAMPLES + 1, 800])
     def test_data_of_another_length_are_refused(self, count, tmp_path):
-        with pytest.raises(DpvdError, match=f"plan is for {EXAMPLES} examples, the data have {count}"):
+        with pytest.raises(
+            DpvdError, match=f"plan is for {EXAMPLES} examples, the data have {count}"
+        ):
             PLAN.batches(data(count))
         folder = tmp_path / "run"
         with pytest.raises(DpvdError, match=f"the data have {count}"):
@@ -217,7 +228,9 @@ class TestData:
         with pytest.raises(DpvdError, match="needs the exact number"):
             replace(plan, sampling="fixed-size", relation="replace-one")
 
-    @pytest.mark.parametrize("wrong", [DataLoader(TensorDataset(*data())), TensorDataset(*data()), [], None, {"x": 1}])
+    @pytest.mark.parametrize(
+        "wrong", [DataLoader(TensorDataset(*data())), TensorDataset(*data()), [], None, {"x": 1}]
+    )
     def test_what_is_no_tensor_is_refused(self, wrong):
         with pytest.raises(DpvdError, match="data must be a tensor or a tuple of tensors"):
             PLAN.batches(wrong)
@@ -232,7 +245,9 @@ class TestData:
 
     @pytest.mark.parametrize("start", [-1, 7, 1.0, True])
     def test_a_start_outside_the_plan_is_refused(self, start):
-        with pytest.raises(DpvdError, match="start must be a whole number from 0 to the plan's 6 steps"):
+        with pytest.raises(
+            DpvdError, match="start must be a whole number from 0 to the plan's 6 steps"
+        ):
             PLAN.batches(data(), start=start)
 
     def test_a_seeded_stream_goes_on_where_it_was(self):
@@ -253,7 +268,18 @@ class TestWhatIsBound:
             make_step(plan=replace(PLAN, noise="seeded", seed=1), noise=SystemBits())
 
     @pytest.mark.parametrize(
-        "name", ["plan", "noise", "model", "optimizer", "loss_fn", "ledger", "charged", "taken", "position"]
+        "name",
+        [
+            "plan",
+            "noise",
+            "model",
+            "optimizer",
+            "loss_fn",
+            "ledger",
+            "charged",
+            "taken",
+            "position",
+        ],
     )
     def test_plan_noise_and_counts_cannot_be_replaced(self, name):
         step = make_step()
@@ -261,7 +287,9 @@ class TestWhatIsBound:
             setattr(step, name, None)
 
     def test_the_ledger_of_another_plan_is_refused(self, tmp_path):
-        ledger = Ledger.create(tmp_path / "ledger.jsonl", replace(PLAN, noise_multiplier=20.0).to_dict())
+        ledger = Ledger.create(
+            tmp_path / "ledger.jsonl", replace(PLAN, noise_multiplier=20.0).to_dict()
+        )
         with pytest.raises(DpvdError, match="ledger belongs to another plan"):
             make_step(ledger=ledger)
 
@@ -344,7 +372,9 @@ class TestAccountOfTheModel:
         assert first.guarantee(1e-3) == second.guarantee(1e-3)
         assert "Not covered" not in first.guarantee(1e-3).sentence()
 
-    @pytest.mark.parametrize("way", ["state dict", "file", "twice", "copy", "part", "around", "old first"])
+    @pytest.mark.parametrize(
+        "way", ["state dict", "file", "twice", "copy", "part", "around", "old first"]
+    )
     def test_the_account_travels_with_the_weights(self, way):
         trained = network()
         train(make_step(trained), 5)
@@ -417,7 +447,10 @@ class TestAccountOfTheModel:
         model = network()
         train(make_step(model), 1)
         assert list(model.state_dict()) == list(network().state_dict())
-        assert not hasattr(network().state_dict(), "_metadata") or "dpvd" not in network().state_dict()._metadata[""]
+        assert (
+            not hasattr(network().state_dict(), "_metadata")
+            or "dpvd" not in network().state_dict()._metadata[""]
+        )
 
     def test_another_plan_on_the_same_model_is_added_up(self):
         model = network()
@@ -432,22 +465,38 @@ class TestAccountOfTheModel:
         assert joint.epsilon == epsilon(event, 1e-3, accountant="pld", relation="add-or-remove")
         assert joint.steps == 6
         assert joint.noise_multiplier == 2.0  # the least of both
-        assert "probability 0.125, 4 of them; then Poisson sampling with probability 0.5, 2 of them" in joint.sentence()
+        assert (
+            "probability 0.125, 4 of them; then Poisson sampling with probability 0.5, 2 of them"
+            in joint.sentence()
+        )
 
     def test_what_earlier_plans_declared_or_left_open_is_stated_too(self):
         model = network()
         train(make_step(model, replace(PLAN, unit="visit", public=("the labels",))), 1)
-        step = make_step(model, replace(PLAN, unit="patient", public=(), tuned=(), initial_weights="random"))
+        step = make_step(
+            model, replace(PLAN, unit="patient", public=(), tuned=(), initial_weights="random")
+        )
         train(step, 1)
         sentence = step.guarantee(1e-3).sentence()
         assert "adding or removing one example;" in sentence
-        assert "Not covered: what one example stands for, which was declared as visit and as patient." in sentence
+        assert (
+            "Not covered: what one example stands for, which was declared as visit and as patient."
+            in sentence
+        )
         assert "Public: the number of training examples (80); the labels." in sentence
-        assert "Not declared: where the initial weights come from; what was tuned on the data." in sentence
+        assert (
+            "Not declared: where the initial weights come from; what was tuned on the data."
+            in sentence
+        )
 
     @pytest.mark.parametrize(
         ("first", "second", "joint"),
-        [(("width",), ("rate", "width"), ("width", "rate")), ((), (), ()), (None, (), None), ((), None, None)],
+        [
+            (("width",), ("rate", "width"), ("width", "rate")),
+            ((), (), ()),
+            (None, (), None),
+            ((), None, None),
+        ],
     )
     def test_what_was_tuned_for_one_plan_was_tuned_for_all(self, first, second, joint):
         model = network()
@@ -514,7 +563,10 @@ class TestAccountOfTheModel:
         train(step, 2)
         found = step.guarantee(1e-3)
         assert found.epsilon == PLAN.epsilon(1e-3, steps=2)
-        assert "4 earlier private steps of this model, declared to be on other data" in found.sentence()
+        assert (
+            "4 earlier private steps of this model, declared to be on other data"
+            in found.sentence()
+        )
 
     def test_the_epsilon_that_fit_shows_covers_earlier_steps(self):
         model = network()
@@ -522,15 +574,33 @@ class TestAccountOfTheModel:
         shown = []
         other = replace(PLAN, noise_multiplier=3.0)
         recipe = Recipe(learning_rate=0.1)
-        result = fit(model, data(), other, recipe, delta=1e-3, on_step=lambda progress: shown.append(progress.epsilon))
-        assert result.history[-1]["epsilon"] == shown[-1] == result.guarantee.epsilon > PLAN.epsilon(1e-3, steps=4)
+        result = fit(
+            model,
+            data(),
+            other,
+            recipe,
+            delta=1e-3,
+            on_step=lambda progress: shown.append(progress.epsilon),
+        )
+        assert (
+            result.history[-1]["epsilon"]
+            == shown[-1]
+            == result.guarantee.epsilon
+            > PLAN.epsilon(1e-3, steps=4)
+        )
 
     def test_fit_under_another_relation_is_refused_before_its_first_step(self):
         model = network()
         train(make_step(model), 1)
         before = [p.detach().clone() for p in model.parameters()]
         with pytest.raises(DpvdError, match="different relations"):
-            fit(model, data(), replace(PLAN, relation="replace-one"), Recipe(learning_rate=0.1), delta=1e-3)
+            fit(
+                model,
+                data(),
+                replace(PLAN, relation="replace-one"),
+                Recipe(learning_rate=0.1),
+                delta=1e-3,
+            )
         assert all(torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True))
 
     def test_fit_on_a_model_that_is_through_is_refused(self):
@@ -636,7 +706,15 @@ class TestForeignChanges:
 
     def test_an_average_in_fit_is_none(self):
         recipe = Recipe(learning_rate=0.1, average=0.5)
-        result = fit(network(), data(), PLAN, recipe, delta=1e-3, evaluate=lambda model: {"x": 1.0}, evaluations=3)
+        result = fit(
+            network(),
+            data(),
+            PLAN,
+            recipe,
+            delta=1e-3,
+            evaluate=lambda model: {"x": 1.0},
+            evaluations=3,
+        )
         assert self.WORDS not in result.guarantee.sentence()
 
 
@@ -729,7 +807,9 @@ class TestResuming:
             make_step(plan=replace(PLAN, steps=7)).load_state_dict(step.state_dict())
 
     def test_the_state_of_another_run_is_refused_and_hides_no_step(self):
-        """Two models under one plan: loading the account of one must not replace that of the other."""
+        """Two models under one plan: loading the account of one must not replace that of the
+        other.
+        """
         step, other = make_step(), make_step()
         train(step, 4)
         train(other, 1)
@@ -778,7 +858,9 @@ class TestResuming:
         assert again.guarantee(1e-3).steps == 4
 
     def test_steps_that_were_paid_ahead_are_not_taken_twice(self, tmp_path):
-        """Three steps are paid at once; the state is of the first, the object that wrote it took all three."""
+        """Three steps are paid at once; the state is of the first, the object that wrote it took
+        all three.
+        """
         plan = replace(PLAN, steps=300)
         path = tmp_path / "ledger.jsonl"
         first = make_step(plan=plan, ledger=Ledger.create(path, plan.to_dict()))
@@ -790,7 +872,9 @@ class TestResuming:
         resumed = make_step(plan=plan, ledger=Ledger.open(path, plan.to_dict()))
         resumed.load_state_dict(saved)
         assert resumed.position == 3
-        refused(resumed, next(plan.batches(data(), start=1)), "drawn for step 1, but 3 steps are gone")
+        refused(
+            resumed, next(plan.batches(data(), start=1)), "drawn for step 1, but 3 steps are gone"
+        )
 
     def test_a_ledger_that_lost_its_last_lines_catches_up_with_the_checkpoint(self, tmp_path):
         plan = replace(PLAN, steps=12)
@@ -846,7 +930,10 @@ def test_of_two_processes_on_one_ledger_one_is_refused(tmp_path):
         Ledger.create(path, {"steps": 1})
         runs = [
             subprocess.Popen(
-                [sys.executable, "-c", RACE, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+                [sys.executable, "-c", RACE, str(path)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
             )
             for _ in range(2)
         ]
@@ -899,10 +986,12 @@ def test_a_process_group_of_two_ranks_is_refused(tmp_path):
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", program, str(tmp_path / "meet"), str(rank)],
-            stdout=subprocess.PIPE, text=True, cwd=os.getcwd(),
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=os.getcwd(),
         )
         for rank in range(2)
-    ]  # fmt: skip
+    ]
     for rank in ranks:
         out, _ = rank.communicate(timeout=120)
         assert "a process group of 2 ranks is not supported" in out
@@ -926,12 +1015,18 @@ class TestWords:
         assert "if it is carried out as planned" in sentence
         assert "Tuned on the data" not in sentence
         assert sentence.endswith(
-            "Not declared: what one example stands for; other public facts; where the initial weights come from; "
-            "what was tuned on the data."
+            "Not declared: what one example stands for; other public facts; where the initial"
+            " weights come from; what was tuned on the data."
         )
 
     def test_what_was_declared_is_printed(self):
-        plan = replace(PLAN, unit="child", tuned="learning rate", public=("the hospital",), initial_weights="random")
+        plan = replace(
+            PLAN,
+            unit="child",
+            tuned="learning rate",
+            public=("the hospital",),
+            initial_weights="random",
+        )
         sentence = plan.guarantee(1e-3).sentence()
         assert "removing one child;" in sentence
         assert "childs" not in sentence
@@ -942,9 +1037,16 @@ class TestWords:
 
     @pytest.mark.parametrize(
         "wrong",
-        [{"tuned": 3}, {"tuned": ("",)}, {"tuned": (None,)}, {"unit": ""}, {"unit": None}, {"public": {"a": 1}},
-         {"initial_weights": 7}],
-    )  # fmt: skip
+        [
+            {"tuned": 3},
+            {"tuned": ("",)},
+            {"tuned": (None,)},
+            {"unit": ""},
+            {"unit": None},
+            {"public": {"a": 1}},
+            {"initial_weights": 7},
+        ],
+    )
     def test_words_are_words(self, wrong):
         with pytest.raises(DpvdError, match=next(iter(wrong))):
             replace(PLAN, **wrong)

@@ -15,7 +15,9 @@ from dpvd.training import PrivateStep
 TIED = {"rates": "layer", "learned": False, "dtype": torch.float64}
 STEPS, INPUTS, HIDDEN, CLASSES = 5, 3, 16, 3
 Z, CLIP, BATCH, LEARNING_RATE = 3.0, 0.05, 20, 0.5
-PLAN = PrivacyPlan(100, BATCH, steps=40, noise_multiplier=Z, clipping=Clipping(ClippingMode.FLAT, CLIP))
+PLAN = PrivacyPlan(
+    100, BATCH, steps=40, noise_multiplier=Z, clipping=Clipping(ClippingMode.FLAT, CLIP)
+)
 ZETA = LEARNING_RATE * Z * CLIP / BATCH
 
 
@@ -42,7 +44,9 @@ def make_batch(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 
 def make_step(kind: type[nn.RNNBase]) -> PrivateStep:
     model = Reader(kind)
-    return PrivateStep(model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), batches="declared")
+    return PrivateStep(
+        model, loss, PLAN, torch.optim.SGD(model.parameters(), lr=LEARNING_RATE), batches="declared"
+    )
 
 
 def seeded(engine: Engine, model: nn.Module, batch: tuple[Tensor, Tensor]):
@@ -52,7 +56,9 @@ def seeded(engine: Engine, model: nn.Module, batch: tuple[Tensor, Tensor]):
 
 @pytest.mark.parametrize("kind", [AdditiveRNN, AdditiveGRU, AdditiveLSTM])
 def test_the_scale_follows_the_privacy_noise_and_the_clip_holds(kind, generator):
-    """ζ = ηzC/S in the layer; at that ζ the sum is the oracle's, and no example exceeds the clip norm."""
+    """ζ = ηzC/S in the layer; at that ζ the sum is the oracle's, and no example exceeds the clip
+    norm.
+    """
     step, batch = make_step(kind), make_batch(generator)
     step(batch)
     assert step.zeta == pytest.approx(ZETA, rel=1e-3)
@@ -63,16 +69,22 @@ def test_the_scale_follows_the_privacy_noise_and_the_clip_holds(kind, generator)
     for name, gradient in truth.grads.items():
         torch.testing.assert_close(ours.grads[name], gradient, rtol=1e-9, atol=1e-9)
     for i in range(3):
-        alone = clipped_grad(step.model, loss, tuple(part[i : i + 1] for part in batch), clipping=PLAN.clipping)
+        alone = clipped_grad(
+            step.model, loss, tuple(part[i : i + 1] for part in batch), clipping=PLAN.clipping
+        )
         assert torch.cat([g.flatten() for g in alone.grads.values()]).norm() <= CLIP
 
 
 def test_an_update_carries_noise_of_that_scale(generator):
-    """What the step moved the weights by, less the clipped sum under the same draws: ζ, to six standard errors."""
+    """What the step moved the weights by, less the clipped sum under the same draws: ζ, to six
+    standard errors.
+    """
     step, batch = make_step(AdditiveLSTM), make_batch(generator)
     step(batch)
     before = torch.cat([p.detach().flatten().clone() for p in step.model.parameters()])
-    clean = torch.cat([g.flatten() for g in seeded(Engine.FACTORED, step.model, batch).grads.values()])
+    clean = torch.cat(
+        [g.flatten() for g in seeded(Engine.FACTORED, step.model, batch).grads.values()]
+    )
     with noise_from(torch.Generator().manual_seed(1)):
         step(batch)
     moved = torch.cat([p.detach().flatten() for p in step.model.parameters()]) - before
@@ -92,4 +104,6 @@ def test_the_layer_samples_with_that_scale(generator):
         for zeta in (step.zeta, 3 * step.zeta):
             step.model.layer.set_scale(zeta)
             spreads.append(step.model.layer(same)[0][:, 0].std(0))
-    torch.testing.assert_close(spreads[1] / spreads[0], torch.full_like(spreads[0], 3.0), rtol=0.1, atol=0)
+    torch.testing.assert_close(
+        spreads[1] / spreads[0], torch.full_like(spreads[0], 3.0), rtol=0.1, atol=0
+    )

@@ -1,4 +1,6 @@
-"""The private step does what its docstring says: each deliberate fault in it turns one of these red."""
+"""The private step does what its docstring says: each deliberate fault in it turns one of these
+red.
+"""
 
 import math
 from functools import partial
@@ -35,8 +37,8 @@ def examples(count: int, generator: torch.Generator) -> tuple[torch.Tensor, torc
 
 
 def make_step(model, plan, learning_rate=0.5, momentum=0.0, **options) -> PrivateStep:
-    """With plain SGD the noisy sum goes from its buffer into the parameters; momentum, which a first step does not
-    feel, makes it go through ``.grad``."""
+    """With plain SGD the noisy sum goes from its buffer into the parameters; momentum, which a
+    first step does not feel, makes it go through ``.grad``."""
     optimizer = torch.optim.SGD(model.parameters(), lr=learning_rate, momentum=momentum)
     return declared(model, cross_entropy, plan, optimizer, **options)
 
@@ -50,7 +52,9 @@ def gradients_of(step: PrivateStep, batch) -> dict[str, torch.Tensor]:
     (group,) = step.optimizer.param_groups
     before = {name: p.detach().clone() for name, p in step.model.named_parameters()}
     step(batch)
-    return {name: (before[name] - p.detach()) / group["lr"] for name, p in step.model.named_parameters()}
+    return {
+        name: (before[name] - p.detach()) / group["lr"] for name, p in step.model.named_parameters()
+    }
 
 
 def flat(tensors) -> torch.Tensor:
@@ -67,7 +71,9 @@ def noise_of(step: PrivateStep, batch, seed: int = 0) -> torch.Tensor:
 
 
 def assert_scale(noise: torch.Tensor, expected: float) -> None:
-    """The standard deviation, to six standard errors: rejects two thirds and one and a half of it by far."""
+    """The standard deviation, to six standard errors: rejects two thirds and one and a half of it
+    by far.
+    """
     error = 6 * expected / math.sqrt(2 * len(noise))
     assert error < 0.15 * expected, "too few draws for the test to mean anything"
     assert abs(noise.std().item() - expected) < error
@@ -80,14 +86,20 @@ both_ways = pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["plain", "momen
 @both_ways
 @pytest.mark.parametrize("count", [0, 1, 64])
 @pytest.mark.parametrize("relation", Relation)
-@pytest.mark.parametrize("mode", [ClippingMode.FLAT, ClippingMode.PER_LAYER, ClippingMode.AUTOMATIC])
+@pytest.mark.parametrize(
+    "mode", [ClippingMode.FLAT, ClippingMode.PER_LAYER, ClippingMode.AUTOMATIC]
+)
 def test_noise_has_the_planned_scale_whatever_the_batch(mode, relation, count, momentum, generator):
-    """z·Δ/S, with Δ from the clipping in force; noise put on each example's gradient would grow with the batch."""
+    """z·Δ/S, with Δ from the clipping in force; noise put on each example's gradient would grow
+    with the batch.
+    """
     clipping = Clipping(mode, clip_norm=0.7)
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation)
     noise = noise_of(make_step(network(), plan, momentum=momentum), examples(count, generator))
     reach = (
-        0.7 * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1) * (1 if relation is Relation.ADD_OR_REMOVE else 2)
+        0.7
+        * (math.sqrt(2) if mode is ClippingMode.PER_LAYER else 1)
+        * (1 if relation is Relation.ADD_OR_REMOVE else 2)
     )
     assert_scale(noise, 3.0 * reach / 20)
 
@@ -120,13 +132,19 @@ def test_equal_steps_repeat_their_noise_only_if_it_is_seeded(generator):
     batch = examples(8, generator)
     system = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
     seeded = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0, noise="seeded", seed=1)
-    assert not torch.equal(noise_of(make_step(network(), system), batch), noise_of(make_step(network(), system), batch))
-    assert torch.equal(noise_of(make_step(network(), seeded), batch), noise_of(make_step(network(), seeded), batch))
+    assert not torch.equal(
+        noise_of(make_step(network(), system), batch), noise_of(make_step(network(), system), batch)
+    )
+    assert torch.equal(
+        noise_of(make_step(network(), seeded), batch), noise_of(make_step(network(), seeded), batch)
+    )
 
 
 @both_ways
 def test_the_sum_is_divided_by_the_planned_batch_size(momentum, generator):
-    """Not by the number of examples drawn: the noise is nothing here, the batch twice as large as planned."""
+    """Not by the number of examples drawn: the noise is nothing here, the batch twice as large as
+    planned.
+    """
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=0.1))
     model, batch = network(), examples(40, generator)
     expected = flat(clipped_grad(model, cross_entropy, batch, clipping=plan.clipping).grads) / 20
@@ -136,13 +154,17 @@ def test_the_sum_is_divided_by_the_planned_batch_size(momentum, generator):
 
 @both_ways
 def test_kl_is_added_unclipped_and_after_the_noise(momentum, generator):
-    """Its gradient is far longer than the clip norm and must arrive whole, divided by the number of examples."""
+    """Its gradient is far longer than the clip norm and must arrive whole, divided by the number of
+    examples.
+    """
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-6))
     model = network("learned")
     step = make_step(model, plan, momentum=momentum, kl_weight=lambda step: 0.5)
     found = gradients_of(step, examples(20, generator))
     fresh = network("learned")
-    expected = torch.autograd.grad(kl(fresh) * 0.5 / 100, list(fresh.parameters()), allow_unused=True)
+    expected = torch.autograd.grad(
+        kl(fresh) * 0.5 / 100, list(fresh.parameters()), allow_unused=True
+    )
     reached = [g for g in expected if g is not None]
     assert math.sqrt(sum(float(g.square().sum()) for g in reached)) > 1e-3
     for ours, gradient in zip(found.values(), expected, strict=True):
@@ -153,18 +175,41 @@ def test_kl_is_added_unclipped_and_after_the_noise(momentum, generator):
 @pytest.mark.parametrize("micro_batch", [None, 8])
 @both_ways
 def test_the_means_of_tied_layers_are_pulled_by_the_old_weights(momentum, micro_batch, generator):
-    """Two steps that differ in the KL term only: their difference is its gradient at the weights before the noise."""
-    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=1.0), noise="seeded", seed=7)
+    """Two steps that differ in the KL term only: their difference is its gradient at the weights
+    before the noise.
+    """
+    plan = PrivacyPlan(
+        100,
+        20,
+        steps=5,
+        noise_multiplier=3.0,
+        clipping=Clipping(clip_norm=1.0),
+        noise="seeded",
+        seed=7,
+    )
     batch, found = examples(20, generator), []
     for kl_weight in (None, lambda step: 5.0):
-        step = make_step(network("privacy"), plan, momentum=momentum, kl_weight=kl_weight, micro_batch=micro_batch)
+        step = make_step(
+            network("privacy"),
+            plan,
+            momentum=momentum,
+            kl_weight=kl_weight,
+            micro_batch=micro_batch,
+        )
         with noise_from(torch.Generator().manual_seed(3)):
             found.append(gradients_of(step, batch))
     fresh = network("privacy")
     set_scale(fresh, step.zeta)
     expected = torch.autograd.grad(kl(fresh) * 5 / 100, list(fresh.parameters()), allow_unused=True)
-    assert [gradient is None for gradient in expected] == [False, True, False, True]  # biases have no prior
-    for without, pulled, gradient in zip(found[0].values(), found[1].values(), expected, strict=True):
+    assert [gradient is None for gradient in expected] == [
+        False,
+        True,
+        False,
+        True,
+    ]  # biases have no prior
+    for without, pulled, gradient in zip(
+        found[0].values(), found[1].values(), expected, strict=True
+    ):
         pull = torch.zeros_like(pulled) if gradient is None else gradient
         torch.testing.assert_close(pulled - without, pull, rtol=1e-7, atol=1e-8)
 
@@ -172,16 +217,24 @@ def test_the_means_of_tied_layers_are_pulled_by_the_old_weights(momentum, micro_
 def test_kl_weight_follows_the_step(generator):
     plan = PrivacyPlan(100, 20, steps=3, noise_multiplier=1e-9, clipping=Clipping(clip_norm=1e-9))
     model, seen = network("learned"), []
-    step = make_step(model, plan, learning_rate=1e-9, kl_weight=lambda t: seen.append(t) or float(t))
-    norms = [gradients_of(step, examples(5, generator))["0.log_sigma2"].norm().item() for _ in range(3)]
+    step = make_step(
+        model, plan, learning_rate=1e-9, kl_weight=lambda t: seen.append(t) or float(t)
+    )
+    norms = [
+        gradients_of(step, examples(5, generator))["0.log_sigma2"].norm().item() for _ in range(3)
+    ]
     assert seen == [0, 1, 2]
     assert norms[0] < 1e-6
     assert norms[2] == pytest.approx(2 * norms[1], rel=1e-3)
 
 
-@pytest.mark.parametrize(("relation", "reach"), [(Relation.ADD_OR_REMOVE, 1), (Relation.REPLACE_ONE, 2)])
+@pytest.mark.parametrize(
+    ("relation", "reach"), [(Relation.ADD_OR_REMOVE, 1), (Relation.REPLACE_ONE, 2)]
+)
 def test_the_tied_scale_is_the_noise_of_the_update(relation, reach, generator):
-    """Algorithm 1: ζ = ηzΔ/S is both what the update carries and what the forward pass samples with."""
+    """Algorithm 1: ζ = ηzΔ/S is both what the update carries and what the forward pass samples
+    with.
+    """
     clipping = Clipping(ClippingMode.PER_LAYER, 0.7)
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=clipping, relation=relation)
     model = network("privacy")
@@ -199,7 +252,10 @@ def test_a_tied_scale_needs_plain_sgd():
     model = network("privacy")
     with pytest.raises(DpvdError, match=r"only for torch\.optim\.SGD.*not for Adam"):
         declared(model, cross_entropy, plan, torch.optim.Adam(model.parameters()))
-    groups = [{"params": layer.parameters(), "lr": rate} for layer, rate in ((model[0], 0.1), (model[2], 0.2))]
+    groups = [
+        {"params": layer.parameters(), "lr": rate}
+        for layer, rate in ((model[0], 0.1), (model[2], 0.2))
+    ]
     with pytest.raises(DpvdError, match=r"one parameter group .* not for SGD with 2"):
         declared(model, cross_entropy, plan, torch.optim.SGD(groups))
 
@@ -264,7 +320,9 @@ def test_a_step_is_on_disk_before_its_noisy_result_exists(tmp_path, generator):
 
 def test_a_call_that_fails_costs_nothing(tmp_path, generator):
     plan = PrivacyPlan(100, 20, steps=4, noise_multiplier=1.0)
-    step = make_step(network(), plan, ledger=Ledger.create(tmp_path / "ledger.jsonl", plan.to_dict()))
+    step = make_step(
+        network(), plan, ledger=Ledger.create(tmp_path / "ledger.jsonl", plan.to_dict())
+    )
     before = flat(step.parameters).clone()
     x, y = examples(3, generator)
     for bad in ((x.float(), y), (x[:, :5], y), (x, y[:2]), "nothing", (x, y + 7)):
@@ -277,7 +335,9 @@ def test_a_call_that_fails_costs_nothing(tmp_path, generator):
 
 
 def test_long_runs_charge_in_blocks_never_beyond_the_plan(tmp_path, generator):
-    plan = PrivacyPlan(100, 20, steps=251, noise_multiplier=1.0)  # in blocks of two, and one is left
+    plan = PrivacyPlan(
+        100, 20, steps=251, noise_multiplier=1.0
+    )  # in blocks of two, and one is left
     ledger = Ledger.create(tmp_path / "ledger.jsonl", plan.to_dict())
     step = make_step(network(), plan, ledger=ledger)
     totals = []
@@ -301,7 +361,9 @@ def test_without_noise_it_is_ordinary_training_bit_for_bit(generator):
         optimizer.zero_grad()
         cross_entropy(theirs, *batch).mean().backward()
         optimizer.step()
-    assert all(torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(ours.parameters(), theirs.parameters(), strict=True)
+    )
     assert step.guarantee(1e-5).epsilon == math.inf
 
 
@@ -309,7 +371,11 @@ def test_without_noise_it_is_ordinary_training_bit_for_bit(generator):
 def test_without_noise_the_kl_term_pulls_as_well(micro_batch, generator):
     """The mean of the losses, and the KL term over the number of examples."""
     plan = PrivacyPlan(32, 32, steps=1).calibrate(epsilon=math.inf, delta=1e-5)
-    batch, model, fresh = examples(32, generator), network("learned").eval(), network("learned").eval()
+    batch, model, fresh = (
+        examples(32, generator),
+        network("learned").eval(),
+        network("learned").eval(),
+    )
     step = make_step(model, plan, kl_weight=lambda t: 5.0, micro_batch=micro_batch)
     found = gradients_of(step, batch)
     loss = cross_entropy(fresh, *batch).mean() + 5.0 * kl(fresh) / 32
@@ -327,16 +393,22 @@ def test_a_tied_model_without_noise_has_no_dropout_and_no_kl(generator):
 
 
 def test_convolutions_are_tied_too(generator):
-    model = variational(nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), rates="layer", learned=False)
+    model = variational(
+        nn.Sequential(nn.Conv2d(1, 3, 4), nn.Flatten()), rates="layer", learned=False
+    )
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
     step = make_step(model, plan)
-    step((torch.randn(8, 1, 4, 4, generator=generator), torch.randint(3, (8,), generator=generator)))
+    step(
+        (torch.randn(8, 1, 4, 4, generator=generator), torch.randint(3, (8,), generator=generator))
+    )
     assert step.zeta == pytest.approx(0.5 * 3.0 * 0.7 / 20, rel=1e-3)
     assert model[0].log_sigma2.exp().sqrt().item() == pytest.approx(step.zeta, rel=1e-5)
 
 
 @pytest.mark.parametrize("failing", ["the first part", "a later part", "the noise"])
-def test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were(failing, generator, monkeypatch):
+def test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were(
+    failing, generator, monkeypatch
+):
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
     step = make_step(network(), plan, micro_batch=4)
     step(examples(8, generator))
@@ -346,7 +418,10 @@ def test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were(faili
     def interrupted(clipped, totals, scales=None):
         add(clipped, totals, scales)
         seen.append(max(total.abs().max().item() for total in totals.values()))
-        if failing != "the noise" and len(seen) == ["the first part", "a later part"].index(failing) + 1:
+        if (
+            failing != "the noise"
+            and len(seen) == ["the first part", "a later part"].index(failing) + 1
+        ):
             raise KeyboardInterrupt
 
     def no_bits(*_):
@@ -374,9 +449,13 @@ def test_schedulers_and_optimizer_hooks_see_every_step(generator):
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
-    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5)  # warns unless the optimizer has stepped
+    schedule = torch.optim.lr_scheduler.ExponentialLR(
+        optimizer, 0.5
+    )  # warns unless the optimizer has stepped
     seen = []
-    optimizer.register_step_pre_hook(lambda *_: seen.append(all(p.grad is not None for p in model.parameters())))
+    optimizer.register_step_pre_hook(
+        lambda *_: seen.append(all(p.grad is not None for p in model.parameters()))
+    )
     step = declared(model, cross_entropy, plan, optimizer)
     for _ in range(2):
         step(examples(4, generator))

@@ -1,4 +1,6 @@
-"""Sum first, then noise, then the parameter: what arrives, at which learning rate, and what stays behind."""
+"""Sum first, then noise, then the parameter: what arrives, at which learning rate, and what stays
+behind.
+"""
 
 import math
 
@@ -88,9 +90,13 @@ def test_noise_follows_a_schedule_of_learning_rates() -> None:
         assert_std(parameters["a"].detach() - before, 0.5 * 0.1**step * STD / BATCH_SIZE)
 
 
-@pytest.mark.parametrize("jacobian", [{}, {"a": torch.full((30, 40), 2.0)}], ids=["as it is", "in other units"])
+@pytest.mark.parametrize(
+    "jacobian", [{}, {"a": torch.full((30, 40), 2.0)}], ids=["as it is", "in other units"]
+)
 @pytest.mark.parametrize("momenta", [[0.0, 0.0], [0.9, 0.9], [0.0, 0.9, 0.0], [0.0, 0.9, 0.9]])
-def test_a_step_knows_nothing_of_the_one_before(momenta: list[float], jacobian: dict[str, torch.Tensor]) -> None:
+def test_a_step_knows_nothing_of_the_one_before(
+    momenta: list[float], jacobian: dict[str, torch.Tensor]
+) -> None:
     """The buffers of a step must be empty when another one begins, whichever way either goes."""
     found = []
     for first in (0.0, 1000.0):
@@ -118,7 +124,9 @@ def test_no_sum_without_noise_is_left_after_a_step(optimizer: type[torch.optim.O
 
 
 def test_a_gradient_from_before_is_not_taken_for_this_steps() -> None:
-    """A scheduler has the optimizer step after plain SGD has moved the weights: it must find nothing to do."""
+    """A scheduler has the optimizer step after plain SGD has moved the weights: it must find
+    nothing to do.
+    """
     parameters = parameters_of((30, 40))
     parameters["a"].grad = torch.full((30, 40), 1000.0)
     optimizer = torch.optim.SGD(parameters.values(), lr=0.5)
@@ -147,7 +155,9 @@ def test_a_parameter_that_changed_its_type_has_a_buffer_of_its_new_one() -> None
 
 
 class TestRoundingUndoesNoNoise:
-    """A weight of a default layer is some 0.1, its update at η = 1e-5 some 5e-7: not far above the last place."""
+    """A weight of a default layer is some 0.1, its update at η = 1e-5 some 5e-7: not far above the
+    last place.
+    """
 
     def weights(self, dtype: torch.dtype, momentum: float = 0.0) -> dict[str, torch.Tensor]:
         """All weights and gradients after a step on no examples at a small learning rate."""
@@ -158,7 +168,9 @@ class TestRoundingUndoesNoNoise:
         optimizer = torch.optim.SGD(model.parameters(), lr=1e-5, momentum=momentum)
         step = PrivateStep(model, cross_entropy, plan, optimizer, batches="declared")
         step((torch.zeros(0, 60, dtype=dtype), torch.zeros(0, dtype=torch.int64)))
-        return {name: p.detach() if p.grad is None else p.grad for name, p in model.named_parameters()}
+        return {
+            name: p.detach() if p.grad is None else p.grad for name, p in model.named_parameters()
+        }
 
     @pytest.mark.parametrize("momentum", [0.0, 0.9], ids=["weights", "gradients"])
     def test_float32_is_float64_rounded_once(self, momentum: float) -> None:
@@ -173,7 +185,8 @@ class TestRoundingUndoesNoNoise:
     def test_a_threshold_is_not_passed_more_often_than_gaussian_noise_allows(self) -> None:
         """Sums of 104.5 and 105.5, ten of which are one last place of the weight, and noise of 1.
 
-        Added to the weight first, such noise would vanish, and the sum would round up if and only if it is the larger.
+        Added to the weight first, such noise would vanish, and the sum would round up if and only
+        if it is the larger.
         """
         entries, unit = 40_000, 2.0**-25
         generator = torch.Generator().manual_seed(1)
@@ -191,8 +204,12 @@ class TestRoundingUndoesNoNoise:
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     @pytest.mark.parametrize("momentum", [0.0, 0.9])
-    def test_from_zero_weights_all_that_is_seen_lies_on_one_grid(self, dtype: torch.dtype, momentum: float) -> None:
-        """Whether anybody has a feature or not: a weight that is no multiple would prove that somebody has it."""
+    def test_from_zero_weights_all_that_is_seen_lies_on_one_grid(
+        self, dtype: torch.dtype, momentum: float
+    ) -> None:
+        """Whether anybody has a feature or not: a weight that is no multiple would prove that
+        somebody has it.
+        """
         parameters = parameters_of((100, 50), (20_000,), dtype=dtype)
         sums = {name: torch.zeros_like(p.detach()) for name, p in parameters.items()}
         for total in sums.values():
@@ -208,7 +225,9 @@ class TestRoundingUndoesNoNoise:
             assert units.abs().max() < 2**24
 
     def test_an_odd_layout_takes_the_same_noise(self) -> None:
-        """Memory order is no part of the noise: a transposed weight gets what a contiguous one gets."""
+        """Memory order is no part of the noise: a transposed weight gets what a contiguous one
+        gets.
+        """
         found = []
         for transposed in (False, True):
             weight = torch.zeros(50, 400).T if transposed else torch.zeros(400, 50)

@@ -19,7 +19,9 @@ __all__ = ["app", "main"]
 
 INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
 
-INTERRUPTED_WORDS = "Interrupted. To continue, rerun the command with --resume (reproduce: without)."
+INTERRUPTED_WORDS = (
+    "Interrupted. To continue, rerun the command with --resume (reproduce: without)."
+)
 
 # The class of all wrong uses. Typer exports only this descendant of it, and keeps its parent in
 # different places.

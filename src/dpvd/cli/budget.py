@@ -40,7 +40,8 @@ EXAMPLES = (
     f"dpvd budget --noise-multiplier 2 {_MNIST}",
 )
 
-# Outside of this, and within it at the ends, ε is 0 or in the millions: no noise is worth a question there.
+# Outside of this, and within it at the ends, ε is 0 or in the millions: no noise is worth a
+# question there.
 LEAST_NOISE, MOST_NOISE = 1e-3, 1e7
 
 WORDS = {
@@ -110,7 +111,9 @@ def budget(
         answers = [_row(question, name, epsilon, noise_multiplier) for name in AccountantName]
     rows = [row for row in answers if row is not None]
     if not rows:
-        raise DpvdError(f"no accountant has a theorem for {sampling} sampling under the {relation} relation")
+        raise DpvdError(
+            f"no accountant has a theorem for {sampling} sampling under the {relation} relation"
+        )
     if as_json:
         print_json(rows)
     else:
@@ -130,7 +133,11 @@ class _Question:
 
     def event(self, noise_multiplier: float) -> DpEvent:
         return sampled_event(
-            self.sampling, noise_multiplier, batch_size=self.batch_size, examples=self.examples, steps=self.steps
+            self.sampling,
+            noise_multiplier,
+            batch_size=self.batch_size,
+            examples=self.examples,
+            steps=self.steps,
         )
 
     @property
@@ -141,7 +148,8 @@ class _Question:
 def _check_noise(noise_multiplier: float) -> None:
     if noise_multiplier != 0 and not LEAST_NOISE <= noise_multiplier <= MOST_NOISE:
         raise DpvdError(
-            f"noise_multiplier must be 0 or from {LEAST_NOISE:g} to {MOST_NOISE:g}, got {noise_multiplier!r}"
+            f"noise_multiplier must be 0 or from {LEAST_NOISE:g} to {MOST_NOISE:g}, got"
+            f" {noise_multiplier!r}"
         )
 
 
@@ -153,7 +161,9 @@ def _row(
     if not accountant_for(name, relation).supports(question.event(1.0)):
         return None
     if epsilon is not None:
-        noise_multiplier = noise_multiplier_for(epsilon, delta, question.event, accountant=name, relation=relation)
+        noise_multiplier = noise_multiplier_for(
+            epsilon, delta, question.event, accountant=name, relation=relation
+        )
     assert noise_multiplier is not None  # one of the two was given
     spent = epsilon_of(question.event(noise_multiplier), delta, accountant=name, relation=relation)
     reach = 1 if relation is Relation.ADD_OR_REMOVE else 2
@@ -183,7 +193,9 @@ def _show(question: _Question, rows: list[dict[str, Any]], epsilon: float | None
     for row in rows:
         spent = "∞" if row["epsilon"] is None else round_up(row["epsilon"])
         noise, sigma = (f"{_up(row[name], reverse):.4f}" for name in ("noise_multiplier", "sigma"))
-        table.add_row(row["accountant"], noise, sigma, spent, WORDS[AccountantName(row["accountant"])])
+        table.add_row(
+            row["accountant"], noise, sigma, spent, WORDS[AccountantName(row["accountant"])]
+        )
     out.print(table)
     print_text("z is the noise over the sensitivity;", "dim")
     print_text("the paper's σ is the same noise over 2C (flat clipping).", "dim")

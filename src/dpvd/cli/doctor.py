@@ -1,4 +1,6 @@
-"""``dpvd doctor``: what this installation is made of, and whether its randomness is what it should be."""
+"""``dpvd doctor``: what this installation is made of, and whether its randomness is what it should
+be.
+"""
 
 import hashlib
 import platform
@@ -28,7 +30,8 @@ UNSAFE = 1  # exit code
 _DRAWS = 100_000
 _SIX_SIGMA = 6.0  # standard errors; a healthy source is further off in one of 10^8 runs
 
-# AES-256 of plaintext 0: NIST, "The Advanced Encryption Standard Algorithm Validation Suite" (2002), appendix C.
+# AES-256 of plaintext 0: NIST, "The Advanced Encryption Standard Algorithm Validation Suite"
+# (2002), appendix C.
 _KEY = bytes.fromhex("c47b0294dbbbee0fec4757f22ffeee3587ca4730c3d33b691df38bab076bc558")
 _STREAM = "46f2fb342d6f0ab477476fc501242c5f"
 _SEEDED_NOISE = "1fa286235e3d250ca06f8694b4059c45010918c665ad73568b550fa4ac5b2e6a"
@@ -39,7 +42,10 @@ def doctor(as_json: AsJson = False) -> None:
 
     Ends with exit code 1 if a test fails: nothing that this installation trains is private then.
     """
-    facts, failures = _facts(), {name: problem for name, test in _TESTS.items() if (problem := test())}
+    facts, failures = (
+        _facts(),
+        {name: problem for name, test in _TESTS.items() if (problem := test())},
+    )
     if as_json:
         print_json(facts | {"safe": not failures, "failures": failures})
     else:
@@ -48,7 +54,11 @@ def doctor(as_json: AsJson = False) -> None:
             if value != "":
                 table.add_row(name.replace("_", " "), Text(str(value)))
         for name in _TESTS:
-            verdict = Text(f"FAILED: {failures[name]}", "bold red") if name in failures else Text("passed", "green")
+            verdict = (
+                Text(f"FAILED: {failures[name]}", "bold red")
+                if name in failures
+                else Text("passed", "green")
+            )
             table.add_row(name, verdict)
         out.print(table, soft_wrap=False)
     if failures:
@@ -85,7 +95,9 @@ def _test_seeded_noise() -> str:
     noise = np.zeros(5000, dtype=np.float32)
     draw_from_key(noise, 1.0, _KEY)
     digest = hashlib.sha256(noise.astype("<f4").tobytes()).hexdigest()
-    return "" if digest == _SEEDED_NOISE else "a fixed key does not give the noise it gives elsewhere"
+    return (
+        "" if digest == _SEEDED_NOISE else "a fixed key does not give the noise it gives elsewhere"
+    )
 
 
 def _test_private_noise() -> str:

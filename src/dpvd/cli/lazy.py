@@ -53,7 +53,9 @@ def lazy_group(package: str, summaries: Mapping[str, str]) -> type[TyperGroup]:
 
     class LazyGroup(TyperGroup):
         def __init__(self, **settings: Any) -> None:
-            commands = {name: LazyCommand(package, name, summary) for name, summary in summaries.items()}
+            commands = {
+                name: LazyCommand(package, name, summary) for name, summary in summaries.items()
+            }
             super().__init__(**settings | {"commands": commands})
 
     return LazyGroup

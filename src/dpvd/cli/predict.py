@@ -65,7 +65,9 @@ def predict(
             with out_file.open("x", newline="", encoding="utf-8") as file:
                 _write_csv(rows, file)
         except OSError as error:
-            raise DpvdError(f"cannot write {out_file} ({error.strerror}): choose another --out") from error
+            raise DpvdError(
+                f"cannot write {out_file} ({error.strerror}): choose another --out"
+            ) from error
 
 
 def _read(path: Path) -> Tensor:
@@ -73,18 +75,25 @@ def _read(path: Path) -> Tensor:
         raise DpvdError(f"there is no file {path}")
     try:
         values = _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
-        with np.errstate(over="ignore"):  # too large for float32 becomes infinite, and is refused below
+        with np.errstate(
+            over="ignore"
+        ):  # too large for float32 becomes infinite, and is refused below
             x = torch.from_numpy(np.asarray(values).astype(np.float32, casting="same_kind"))
     except (ValueError, TypeError, OSError, csv.Error) as error:
-        raise DpvdError(f"{path} cannot be read as numbers, one example per row: {error}") from error
+        raise DpvdError(
+            f"{path} cannot be read as numbers, one example per row: {error}"
+        ) from error
     if x.numel() == 0:
         raise DpvdError(f"{path} holds no examples")
     if x.dim() < 2:
-        raise DpvdError(f"{path} must hold one example per row, got an array of shape {tuple(x.shape)}")
+        raise DpvdError(
+            f"{path} must hold one example per row, got an array of shape {tuple(x.shape)}"
+        )
     bad = (~torch.isfinite(x.flatten(1)).all(1)).nonzero().flatten()
     if len(bad):
         raise DpvdError(
-            f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row {int(bad[0])} (from 0)"
+            f"{len(bad)} of {len(x)} rows of {path} contain NaN or infinity, first row"
+            f" {int(bad[0])} (from 0)"
         )
     return x
 

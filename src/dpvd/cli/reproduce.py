@@ -30,11 +30,15 @@ EXAMPLES = (
     "dpvd reproduce table1 --dataset digits --out reproduction",
 )
 
-# By data set; the shorter MNIST protocol is the default: the long one has twenty times as many steps.
+# By data set; the shorter MNIST protocol is the default: the long one has twenty times as many
+# steps.
 USUAL = {"digits": "digits-100", "mnist": "mnist-10"}
 FULL = {"digits": "digits-100", "mnist": "mnist-200"}
 QUICK = {"digits": "digits-quick", "mnist": "mnist-quick"}
-FOLDER, QUICK_FOLDER = "reproduction", "reproduction-quick"  # two, so that trial runs never get among the others
+FOLDER, QUICK_FOLDER = (
+    "reproduction",
+    "reproduction-quick",
+)  # two, so that trial runs never get among the others
 HOUR = 3600.0
 RUNS = "Runs"  # a heading in the help
 
@@ -102,13 +106,23 @@ def reproduce(
                 on_progress=on_progress,
             )
     with say.status("drawing"):
-        # All that the folder holds, whatever was asked for this time: what it shows depends on its records alone.
+        # All that the folder holds, whatever was asked for this time: what it shows depends on its
+        # records alone.
         artefacts = Artefacts.of(folder, folder.protocols() or protocols)
         page = write_artefacts(folder, artefacts)
     if as_json:
-        print_json({"run": run, "records": artefacts.runs, "verdicts": artefacts.verdicts, "page": str(page)})
+        print_json(
+            {
+                "run": run,
+                "records": artefacts.runs,
+                "verdicts": artefacts.verdicts,
+                "page": str(page),
+            }
+        )
         return
-    print_text(", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items()), "bold")
+    print_text(
+        ", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items()), "bold"
+    )
     print_line(f"{run} specs run, {artefacts.runs} records in all, page {page}")
 
 

@@ -42,7 +42,10 @@ def show(
     rows = {
         "test accuracy": f"{record.test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
         "calibration error": f"{record.test['calibration_error']:.4f}",
-        "data": f"{record.dataset['name']}, {record.dataset['train']:,} to train, {record.dataset['test']:,} to test",
+        "data": (
+            f"{record.dataset['name']}, {record.dataset['train']:,} to train,"
+            f" {record.dataset['test']:,} to test"
+        ),
         "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
         "plan": _phrase(record.plan),
@@ -52,7 +55,8 @@ def show(
     if record.sparsity:
         total = record.sparsity["total"]
         rows["prunable"] = (
-            f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥ {record.sparsity['threshold']:g})"
+            f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥"
+            f" {record.sparsity['threshold']:g})"
         )
     for name, value in rows.items():
         table.add_row(name, Text(value))
@@ -61,8 +65,14 @@ def show(
 
 
 def _phrase(values: Mapping[str, Any]) -> str:
-    """Settings in words: batch size 200, noise multiplier 2.453, clipping (mode automatic, clip norm 1)."""
-    return ", ".join(f"{name.replace('_', ' ')} {_short(value)}" for name, value in values.items() if _is_set(value))
+    """Settings in words: batch size 200, noise multiplier 2.453, clipping (mode automatic, clip
+    norm 1).
+    """
+    return ", ".join(
+        f"{name.replace('_', ' ')} {_short(value)}"
+        for name, value in values.items()
+        if _is_set(value)
+    )
 
 
 def _short(value: object) -> str:
@@ -80,7 +90,9 @@ def _show_unfinished(run: Path, as_json: bool) -> None:
     ledger = Ledger.open(run / "ledger.jsonl")
     steps = ledger.plan["steps"]
     if as_json:
-        print_json({"finished": False, "charged": ledger.charged, "steps": steps, "plan": ledger.plan})
+        print_json(
+            {"finished": False, "charged": ledger.charged, "steps": steps, "plan": ledger.plan}
+        )
     else:
         print_text(f"unfinished: {ledger.charged} of {steps} steps are charged.")
         print_line(f"To continue, rerun the command that started it with --out {run} --resume")

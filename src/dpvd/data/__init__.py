@@ -8,7 +8,17 @@ from dpvd.data.mnist import load_mnist
 from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
 from dpvd.errors import DpvdError
 
-__all__ = ["Dataset", "centred", "flatten", "load", "load_digits", "load_mnist", "prepare", "unit_norm", "validate"]
+__all__ = [
+    "Dataset",
+    "centred",
+    "flatten",
+    "load",
+    "load_digits",
+    "load_mnist",
+    "prepare",
+    "unit_norm",
+    "validate",
+]
 
 
 def load(name: str, data_dir: Path | None = None) -> Dataset:

@@ -1,4 +1,6 @@
-"""A data set in memory, and the checks every data set passes before anything is computed from it."""
+"""A data set in memory, and the checks every data set passes before anything is computed from
+it.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -25,9 +27,10 @@ class Dataset:
         test_x: test inputs.
         test_y: test labels.
         classes: number of classes; public.
-        preprocessing: what was done to the inputs, and that it used no statistic of the training data.
-        pixels: whether all features are intensities of one kind, so that their mean over an example means something
-            (brightness) that a model may do without.
+        preprocessing: what was done to the inputs, and that it used no statistic of the training
+            data.
+        pixels: whether all features are intensities of one kind, so that their mean over an example
+            means something (brightness) that a model may do without.
         checksum: SHA-256 of the contents as loaded; computed when not given.
 
     Raises:
@@ -49,8 +52,8 @@ class Dataset:
         validate(self.test_x, self.test_y, self.classes)
         if self.train_x.shape[1:] != self.test_x.shape[1:]:
             raise DpvdError(
-                f"training and test examples must have the same shape, got {tuple(self.train_x.shape[1:])} "
-                f"and {tuple(self.test_x.shape[1:])}"
+                "training and test examples must have the same shape, got"
+                f" {tuple(self.train_x.shape[1:])} and {tuple(self.test_x.shape[1:])}"
             )
         if not self.checksum:
             contents = checksum(self.train_x, self.train_y, self.test_x, self.test_y)
@@ -66,8 +69,8 @@ def validate(x: Tensor, y: Tensor, classes: int) -> None:
     """Raise unless inputs and labels can be trained on.
 
     Edge cases:
-        A test on the training data looks at the data; that it failed is told to whoever holds the data, and
-        nothing is trained.
+        A test on the training data looks at the data; that it failed is told to whoever holds the
+        data, and nothing is trained.
 
     Args:
         x: inputs, shape (n, ...).
@@ -75,24 +78,31 @@ def validate(x: Tensor, y: Tensor, classes: int) -> None:
         classes: number of classes; labels go from 0 to ``classes`` - 1.
 
     Raises:
-        DpvdError: for empty data, lengths that differ, labels of another type or out of range, and inputs
-            that are NaN or infinite (with the number of such rows and the first of them).
+        DpvdError: for empty data, lengths that differ, labels of another type or out of range, and
+            inputs that are NaN or infinite (with the number of such rows and the first of them).
 
     >>> validate(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]), classes=2)
     Traceback (most recent call last):
     ...
-    dpvd.errors.DpvdError: 1 of 2 rows of the inputs contain NaN or infinity, first row 1 (counted from 0): \
+    dpvd.errors.DpvdError: 1 of 2 rows of the inputs contain NaN or infinity, first row 1 (counted
+        from 0): \
 remove or repair them
     """
     positive_int(classes=classes)
     if y.ndim != 1 or y.dtype != torch.int64:
-        raise DpvdError(f"labels must be one int64 per example, got shape {tuple(y.shape)} of {y.dtype}")
+        raise DpvdError(
+            f"labels must be one int64 per example, got shape {tuple(y.shape)} of {y.dtype}"
+        )
     if x.ndim < 2 or len(x) != len(y):
-        raise DpvdError(f"inputs must be one row for each of {len(y)} labels, got shape {tuple(x.shape)}")
+        raise DpvdError(
+            f"inputs must be one row for each of {len(y)} labels, got shape {tuple(x.shape)}"
+        )
     if x.numel() == 0:
         raise DpvdError(f"the data is empty: inputs have shape {tuple(x.shape)}")
     if not torch.isfinite(torch.stack(torch.aminmax(x))).all():  # one quick pass
-        _refuse_rows(~torch.isfinite(x).reshape(len(x), -1).all(dim=1), "the inputs contain NaN or infinity")
+        _refuse_rows(
+            ~torch.isfinite(x).reshape(len(x), -1).all(dim=1), "the inputs contain NaN or infinity"
+        )
     _refuse_rows((y < 0) | (y >= classes), f"the labels are outside 0 to {classes - 1}")
 
 
@@ -113,6 +123,6 @@ def _refuse_rows(bad: Tensor, complaint: str) -> None:
     rows = bad.nonzero().flatten()
     if len(rows):
         raise DpvdError(
-            f"{len(rows)} of {len(bad)} rows of {complaint}, first row {int(rows[0])} (counted from 0): "
-            "remove or repair them"
+            f"{len(rows)} of {len(bad)} rows of {complaint}, first row {int(rows[0])} (counted from"
+            " 0): remove or repair them"
         )

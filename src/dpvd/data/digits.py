@@ -18,8 +18,9 @@ _LARGEST_PIXEL = 16.0  # declared by the format, not measured on the data
 def load_digits() -> Dataset:
     """Return DIGITS with its fixed, stratified split: 1,437 examples to train on and 360 to test.
 
-    The split is the one that ``train_test_split(..., test_size=360, stratify=labels, random_state=0)`` makes, so that
-    others can compare with a line of scikit-learn. The paper prints 1,439 and 360, more than the set has.
+    The split is the one that ``train_test_split(..., test_size=360, stratify=labels,
+    random_state=0)`` makes, so that others can compare with a line of scikit-learn. The paper
+    prints 1,439 and 360, more than the set has.
 
     Guarantees:
         The split does not change silently: a test holds it to its recorded checksum.
@@ -31,7 +32,9 @@ def load_digits() -> Dataset:
     rows = np.arange(len(labels))
     train, test = (
         torch.from_numpy(part)
-        for part in train_test_split(rows, test_size=_TEST_EXAMPLES, stratify=labels, random_state=_SPLIT_SEED)
+        for part in train_test_split(
+            rows, test_size=_TEST_EXAMPLES, stratify=labels, random_state=_SPLIT_SEED
+        )
     )
     inputs = torch.from_numpy((pixels / _LARGEST_PIXEL).astype(np.float32))
     targets = torch.from_numpy(labels.astype(np.int64))

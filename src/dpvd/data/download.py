@@ -12,12 +12,19 @@ from dpvd.errors import DpvdError
 __all__ = ["download", "write_atomically"]
 
 
-def download(name: str, mirrors: Sequence[str], target: Path, check: Callable[[bytes], object], timeout: float) -> None:
-    """Fetch ``name`` from the first mirror whose answer passes ``check``, and store it as ``target``.
+def download(
+    name: str,
+    mirrors: Sequence[str],
+    target: Path,
+    check: Callable[[bytes], object],
+    timeout: float,
+) -> None:
+    """Fetch ``name`` from the first mirror whose answer passes ``check``, and store it as
+    ``target``.
 
     Guarantees:
-        ``target`` either does not exist or holds a complete, checked file: it is written beside its place and
-        then renamed.
+        ``target`` either does not exist or holds a complete, checked file: it is written beside its
+        place and then renamed.
 
     Args:
         name: file name, appended to each mirror's address.
@@ -33,14 +40,18 @@ def download(name: str, mirrors: Sequence[str], target: Path, check: Callable[[b
     for mirror in mirrors:
         try:
             with urllib.request.urlopen(mirror + name, timeout=timeout) as answer:
-                content = answer.read()  # to the end: a read of a given size would not notice a lost one
+                content = (
+                    answer.read()
+                )  # to the end: a read of a given size would not notice a lost one
             check(content)
         except (OSError, http.client.HTTPException, DpvdError) as error:
             reasons.append(f"{mirror}: {error or type(error).__name__}")
         else:
             write_atomically(target, content)
             return
-    raise DpvdError(f"{name} could not be downloaded ({'; '.join(reasons) or 'no mirror is configured'})")
+    raise DpvdError(
+        f"{name} could not be downloaded ({'; '.join(reasons) or 'no mirror is configured'})"
+    )
 
 
 def write_atomically(target: Path, content: bytes) -> None:
@@ -60,4 +71,6 @@ def write_atomically(target: Path, content: bytes) -> None:
             os.unlink(beside)
             raise
     except OSError as error:
-        raise DpvdError(f"{target} cannot be written ({error.strerror}): choose another folder") from error
+        raise DpvdError(
+            f"{target} cannot be written ({error.strerror}): choose another folder"
+        ) from error

@@ -39,5 +39,9 @@ def parse_idx(content: bytes, name: str) -> Tensor:
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
-        raise DpvdError(f"{name} has {len(content)} bytes where its header says {expected}: get it again")
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy())
+        raise DpvdError(
+            f"{name} has {len(content)} bytes where its header says {expected}: get it again"
+        )
+    return torch.from_numpy(
+        np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()
+    )

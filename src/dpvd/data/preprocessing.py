@@ -1,7 +1,7 @@
 """Preprocessing that looks at one example at a time.
 
-A mean or a maximum over the training set would be a release of its own, outside the privacy account. Nothing
-here computes one: what happens to an example depends on that example alone.
+A mean or a maximum over the training set would be a release of its own, outside the privacy
+account. Nothing here computes one: what happens to an example depends on that example alone.
 """
 
 from dataclasses import replace
@@ -27,8 +27,8 @@ def unit_norm(x: Tensor) -> Tensor:
     """Return every example divided by its L2 norm, x_i / ‖x_i‖₂.
 
     Edge cases:
-        An example of zeros stays zero. Values so large or so small that their squares leave the range of the
-        type are handled: an example is first divided by its largest magnitude.
+        An example of zeros stays zero. Values so large or so small that their squares leave the
+        range of the type are handled: an example is first divided by its largest magnitude.
 
     Args:
         x: inputs, shape (n, ...); integers become float32, floats keep their type.
@@ -50,8 +50,8 @@ def unit_norm(x: Tensor) -> Tensor:
 def centred(x: Tensor) -> Tensor:
     """Return every example minus its own mean over features.
 
-    Pixels are never negative, so images share a large common component that tells them apart no better than a
-    constant would; a gradient bounded in norm should not be spent on it.
+    Pixels are never negative, so images share a large common component that tells them apart no
+    better than a constant would; a gradient bounded in norm should not be spent on it.
 
     Args:
         x: inputs, shape (n, features), floating point.

@@ -88,7 +88,10 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
             write_atomically(folder.path / "tables" / f"{table.name}{suffix}", text(table).encode())
     pictures = {drawing.name: svg_bytes(drawing.figure) for drawing in artefacts.drawings}
     for drawing in artefacts.drawings:
-        for suffix, content in ((".png", png_bytes(drawing.figure)), (".svg", pictures[drawing.name])):
+        for suffix, content in (
+            (".png", png_bytes(drawing.figure)),
+            (".svg", pictures[drawing.name]),
+        ):
             write_atomically(folder.path / "figures" / f"{drawing.name}{suffix}", content)
     page = folder.path / PAGE
     write_atomically(page, _page(artefacts, pictures).encode())
@@ -96,11 +99,20 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
 
 
 def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
-    templates = ChoiceLoader([PackageLoader(package, "") for package in ("dpvd.experiments", "dpvd.report")])
-    environment = Environment(
-        loader=templates, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    templates = ChoiceLoader(
+        [PackageLoader(package, "") for package in ("dpvd.experiments", "dpvd.report")]
     )
-    drawn = [(d, inline_svg(pictures[d.name], d.name, f"{d.title}. {d.caption}")) for d in artefacts.drawings]
+    environment = Environment(
+        loader=templates,
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    drawn = [
+        (d, inline_svg(pictures[d.name], d.name, f"{d.title}. {d.caption}"))
+        for d in artefacts.drawings
+    ]
     return environment.get_template("reproduction.html").render(
         tables=artefacts.tables,
         drawings=drawn,

@@ -120,14 +120,20 @@ Choices = Mapping[TuningCell, tuple[float, float]]
 
 
 def make_spec(
-    protocol: Protocol, method: str, variant: Variant, epsilon: float | None, seed: int, **changes: Any
+    protocol: Protocol,
+    method: str,
+    variant: Variant,
+    epsilon: float | None,
+    seed: int,
+    **changes: Any,
 ) -> Spec:
     """The spec of one run of a method at the protocol's settings.
 
     Args:
         protocol: sizes and lengths.
         method: a name of ``METHODS``.
-        variant: as printed, tuned (then ``changes`` must hold ``learning_rate`` and ``gamma``) or by our rule.
+        variant: as printed, tuned (then ``changes`` must hold ``learning_rate`` and ``gamma``) or
+            by our rule.
         epsilon: the budget; None without privacy.
         seed: of the run.
         changes: other values of single fields.
@@ -167,8 +173,9 @@ def make_spec(
 def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> list[Spec]:
     """The runs that a table or figure is drawn from at one protocol; none twice.
 
-    Edge cases: a figure that does not show the protocol's data set has none, and neither has Fig. 3, which needs no
-        training. Tuned runs whose cell is not among the choices are left out: they are not known yet.
+    Edge cases: a figure that does not show the protocol's data set has none, and neither has Fig.
+        3, which needs no training. Tuned runs whose cell is not among the choices are left out:
+        they are not known yet.
     """
     match experiment:
         case Experiment.TABLE1:
@@ -176,7 +183,9 @@ def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> lis
             ours = [
                 spec
                 for epsilon in BUDGETS
-                for spec in cell_specs(protocol, "DPVD-PLD", Variant.RECIPE, epsilon, choices, protocol.seeds)
+                for spec in cell_specs(
+                    protocol, "DPVD-PLD", Variant.RECIPE, epsilon, choices, protocol.seeds
+                )
             ]
             found = [*_cells(protocol, METHODS, BUDGETS, choices), *ours, *other_deltas]
         case Experiment.FIG1 | Experiment.FIG2:
@@ -201,10 +210,14 @@ def seeds_of(protocol: Protocol, method: str, epsilon: float | None) -> int:
     return protocol.close_seeds if close and protocol.close_seeds else protocol.seeds
 
 
-def sweep_specs(protocol: Protocol, choices: Choices) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
-    """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the protocol.
+def sweep_specs(
+    protocol: Protocol, choices: Choices
+) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
+    """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the
+    protocol.
 
-    The tuned variant keeps η₀ and γ of the protocol's own settings: one setting is changed at a time.
+    The tuned variant keeps η₀ and γ of the protocol's own settings: one setting is changed at a
+    time.
     """
     values: dict[str, tuple[float, ...]] = {
         "hidden": protocol.hidden_sweep,
@@ -217,7 +230,9 @@ def sweep_specs(protocol: Protocol, choices: Choices) -> dict[tuple[Variant, str
         base = cell_specs(protocol, SWEPT, variant, 1.0, choices, protocol.sweep_seeds)
         for setting, points in values.items():
             found[variant, setting] = {
-                value: [replace(spec, **{setting: type(getattr(spec, setting))(value)}) for spec in base]
+                value: [
+                    replace(spec, **{setting: type(getattr(spec, setting))(value)}) for spec in base
+                ]
                 for value in points
             }
     return found
@@ -241,7 +256,9 @@ def tuning_cells(experiment: Experiment, protocol: Protocol) -> list[TuningCell]
     return list(dict.fromkeys(cells))
 
 
-def _cells(protocol: Protocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices) -> list[Spec]:
+def _cells(
+    protocol: Protocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices
+) -> list[Spec]:
     found = []
     for method in methods:
         for epsilon in (None,) if method == NP else tuple(budgets):
@@ -252,9 +269,16 @@ def _cells(protocol: Protocol, methods: Iterable[str], budgets: Iterable[float],
 
 
 def cell_specs(
-    protocol: Protocol, method: str, variant: Variant, epsilon: float | None, choices: Choices, seeds: int
+    protocol: Protocol,
+    method: str,
+    variant: Variant,
+    epsilon: float | None,
+    choices: Choices,
+    seeds: int,
 ) -> list[Spec]:
-    """The runs of one cell of Table 1, one for each seed; none for a tuned cell that nothing was chosen for yet."""
+    """The runs of one cell of Table 1, one for each seed; none for a tuned cell that nothing was
+    chosen for yet.
+    """
     changes: dict[str, Any] = {}
     if variant is Variant.TUNED:
         chosen = choices.get(TuningCell(protocol.name, method, epsilon))
@@ -265,7 +289,9 @@ def cell_specs(
 
 
 def delta_specs(protocol: Protocol) -> dict[float, list[Spec]]:
-    """Section 5 varies δ: the runs at each of its values. On the small data set only, where it costs little."""
+    """Section 5 varies δ: the runs at each of its values. On the small data set only, where it
+    costs little.
+    """
     if protocol.dataset != "digits":
         return {}
     base = cell_specs(protocol, SWEPT, Variant.AS_PRINTED, 1.0, {}, protocol.seeds)

@@ -62,7 +62,11 @@ class Claims:
     def accuracy(self, dataset: str, method: str, epsilon: float | None) -> float | None:
         """What the paper prints for a cell; None where it prints nothing."""
         cell = (dataset, method, epsilon)
-        found = [each.published for each in self.numbers if (each.dataset, each.method, each.epsilon) == cell]
+        found = [
+            each.published
+            for each in self.numbers
+            if (each.dataset, each.method, each.epsilon) == cell
+        ]
         return found[0] if found else None
 
 

@@ -22,7 +22,9 @@ MOST_POINTS = 400  # of a curve
 WASTEFUL = 0.5  # share of the budget below which an accountant's noise is called needless
 
 
-def run_spec(spec: Spec, dataset: Dataset, *, on_step: Callable[[Progress], None] | None = None) -> Record:
+def run_spec(
+    spec: Spec, dataset: Dataset, *, on_step: Callable[[Progress], None] | None = None
+) -> Record:
     """Train as a spec says, measure after every epoch, and return the record.
 
     Guarantees: the same spec gives the same record on the same machine, times apart.
@@ -53,15 +55,21 @@ def run_spec(spec: Spec, dataset: Dataset, *, on_step: Callable[[Progress], None
 
 
 def epsilons_of(spec: Spec, plan: PrivacyPlan) -> dict[str, float]:
-    """ε of a plan by the accountant that calibrated it, and by the tightest one; none without privacy."""
+    """ε of a plan by the accountant that calibrated it, and by the tightest one; none without
+    privacy.
+    """
     if spec.accountant is None:
         return {}
-    return {str(name): plan.epsilon(spec.delta, name) for name in (spec.accountant, AccountantName.PLD)}
+    return {
+        str(name): plan.epsilon(spec.delta, name) for name in (spec.accountant, AccountantName.PLD)
+    }
 
 
 def _record(spec: Spec, run: PreparedRun, result: FitResult) -> Record:
     # Rounded, since thousands of records are kept; finer than one example of any test set in use.
-    curve = [[round(point["epoch"], 3), round(point["test_accuracy"], 6)] for point in result.history]
+    curve = [
+        [round(point["epoch"], 3), round(point["test_accuracy"], 6)] for point in result.history
+    ]
     epsilons = epsilons_of(spec, run.plan)
     notes = _notes(spec, epsilons)
     if not math.isfinite(result.history[-1]["test_loss"]):
@@ -76,7 +84,11 @@ def _record(spec: Spec, run: PreparedRun, result: FitResult) -> Record:
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),
         seconds=result.seconds,
-        versions={"dpvd": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        versions={
+            "dpvd": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
     )
 
 
@@ -85,10 +97,16 @@ def _notes(spec: Spec, epsilons: dict[str, float]) -> list[str]:
         return []
     notes = []
     if spec.accountant is AccountantName.ZCDP:
-        notes.append("zCDP is not amplified by subsampling; the noise is calibrated with its truncated form, which is")
+        notes.append(
+            "zCDP is not amplified by subsampling; the noise is calibrated with its truncated form,"
+            " which is"
+        )
     spent = epsilons[AccountantName.PLD]
     if spent < WASTEFUL * spec.epsilon:
-        notes.append(f"the {spec.accountant} accountant asks for more noise than needed: ε spent is {round_up(spent)}")
+        notes.append(
+            f"the {spec.accountant} accountant asks for more noise than needed: ε spent is"
+            f" {round_up(spent)}"
+        )
     return notes
 
 

@@ -22,7 +22,9 @@ def noise_levels(protocol: Protocol, budgets: Sequence[float]) -> dict[str, list
     {'pld': 5.3, 'rdp': 5.8, 'zcdp': 5.8, 'advanced': 34.6}
     """
     plan = PrivacyPlan(
-        examples=EXAMPLES[protocol.dataset], batch_size=protocol.batch_size, epochs=float(protocol.epochs)
+        examples=EXAMPLES[protocol.dataset],
+        batch_size=protocol.batch_size,
+        epochs=float(protocol.epochs),
     )
     found: dict[str, list[float]] = {}
     for name in AccountantName:
@@ -32,7 +34,9 @@ def noise_levels(protocol: Protocol, budgets: Sequence[float]) -> dict[str, list
 
 
 def sigma_of(noise_multiplier: float) -> float:
-    """The paper's σ, noise over twice the clip norm, of a noise multiplier under flat clipping and add-or-remove."""
+    """The paper's σ, noise over twice the clip norm, of a noise multiplier under flat clipping and
+    add-or-remove.
+    """
     return noise_multiplier / 2
 
 

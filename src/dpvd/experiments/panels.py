@@ -7,7 +7,13 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, MaxNLocator, NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import (
+    FixedLocator,
+    MaxNLocator,
+    NullFormatter,
+    PercentFormatter,
+    StrMethodFormatter,
+)
 
 from dpvd.experiments.results import Summary
 from dpvd.report import PALETTE
@@ -35,7 +41,8 @@ GREEN, ORANGE = "#009e73", "#e69f00"
 PANEL = (3.6, 2.9)  # inches
 FEW = 5  # points below which a line gets markers: it would be hard to see, or no line at all
 ENTRIES = 5  # of a legend that fit side by side below two panels; below one, fewer than half
-# Published values stand right of the last epoch, each kind in a column of its own, so that none hides another.
+# Published values stand right of the last epoch, each kind in a column of its own, so that none
+# hides another.
 FIRST_COLUMN, NEXT_COLUMN, COLUMNS = 1.05, 0.04, 4
 
 
@@ -46,11 +53,21 @@ def grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
 
 
 def curve(axes: Axes, summary: Summary, style: Style) -> None:
-    """Mean accuracy by epoch, and a band of one standard deviation around it where there are several runs."""
+    """Mean accuracy by epoch, and a band of one standard deviation around it where there are
+    several runs.
+    """
     epochs, means, spreads = zip(*summary.curve, strict=True)
     percent = [100 * share for share in means]
     marker = "o" if len(epochs) < FEW else ""
-    axes.plot(epochs, percent, color=style[0], linestyle=style[1], linewidth=1.8, marker=marker, markersize=4)
+    axes.plot(
+        epochs,
+        percent,
+        color=style[0],
+        linestyle=style[1],
+        linewidth=1.8,
+        marker=marker,
+        markersize=4,
+    )
     if summary.runs > 1:
         low = [100 * max(0.0, mean - spread) for mean, spread in zip(means, spreads, strict=True)]
         high = [100 * min(1.0, mean + spread) for mean, spread in zip(means, spreads, strict=True)]
@@ -63,11 +80,21 @@ def curve(axes: Axes, summary: Summary, style: Style) -> None:
 def published_value(axes: Axes, accuracy: float, epochs: float, column: int, colour: str) -> None:
     """A cross right of the last epoch."""
     place = epochs * (FIRST_COLUMN + NEXT_COLUMN * column)
-    axes.plot(place, 100 * accuracy, "X", color=colour, markersize=7, markeredgecolor=PALETTE["paper"], zorder=5)
+    axes.plot(
+        place,
+        100 * accuracy,
+        "X",
+        color=colour,
+        markersize=7,
+        markeredgecolor=PALETTE["paper"],
+        zorder=5,
+    )
 
 
 def accuracy_axes(axes: Axes, epochs: int) -> None:
-    """Epochs to the right, with room for published values behind the last one; accuracy from 0 to 100 % upwards."""
+    """Epochs to the right, with room for published values behind the last one; accuracy from 0 to
+    100 % upwards.
+    """
     axes.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 102))
     axes.set_xlim(0, epochs * (FIRST_COLUMN + NEXT_COLUMN * COLUMNS))
     ticks = MaxNLocator(5, integer=True).tick_values(0, epochs)
@@ -87,7 +114,16 @@ def plain_numbers(axis: Axis) -> None:
 
 
 def line_key(words: str, style: Style, marker: str = "") -> Line2D:
-    return Line2D([], [], color=style[0], linestyle=style[1], linewidth=1.8, marker=marker, markersize=4, label=words)
+    return Line2D(
+        [],
+        [],
+        color=style[0],
+        linestyle=style[1],
+        linewidth=1.8,
+        marker=marker,
+        markersize=4,
+        label=words,
+    )
 
 
 def published_key() -> Line2D:
@@ -96,7 +132,9 @@ def published_key() -> Line2D:
 
 def legend(figure: Figure, keys: Sequence[Line2D], columns: int) -> None:
     """Below all panels, in as many rows as the width of so many columns of panels asks for."""
-    side_by_side = len(keys) if columns > 1 and len(keys) <= ENTRIES * columns // 2 else ENTRIES // 2
+    side_by_side = (
+        len(keys) if columns > 1 and len(keys) <= ENTRIES * columns // 2 else ENTRIES // 2
+    )
     figure.legend(handles=list(keys), loc="outside lower center", ncols=side_by_side, frameon=False)
 
 

@@ -25,8 +25,8 @@ def prepare(spec: Spec, dataset: Dataset) -> PreparedRun:
     """Decide all that the run of a spec will do, by the code that decides it for ``dpvd train``.
 
     Guarantees:
-        The noise is calibrated for the data, the batch size and the number of steps that will run. The test data is
-        not looked at unless the spec is to be measured on it.
+        The noise is calibrated for the data, the batch size and the number of steps that will run.
+        The test data is not looked at unless the spec is to be measured on it.
 
     Args:
         spec: the experiment.
@@ -66,14 +66,20 @@ def hold_out(dataset: Dataset) -> Dataset:
     rows = np.arange(len(dataset.train_y))
     train, held = (
         torch.from_numpy(part)
-        for part in train_test_split(rows, test_size=HELD_OUT, stratify=dataset.train_y, random_state=SPLIT_SEED)
+        for part in train_test_split(
+            rows, test_size=HELD_OUT, stratify=dataset.train_y, random_state=SPLIT_SEED
+        )
     )
     x, y = dataset.train_x, dataset.train_y
-    return replace(dataset, train_x=x[train], train_y=y[train], test_x=x[held], test_y=y[held], checksum="")
+    return replace(
+        dataset, train_x=x[train], train_y=y[train], test_x=x[held], test_y=y[held], checksum=""
+    )
 
 
 def _as_in_paper(run: PreparedRun, spec: Spec) -> PreparedRun:
-    """Take off what the default rule adds to the paper: scaled inputs, momentum, averaging, a KL term that warms up."""
+    """Take off what the default rule adds to the paper: scaled inputs, momentum, averaging, a KL
+    term that warms up.
+    """
     assert spec.momentum is not None
     assert spec.average is not None
     return replace(
@@ -85,7 +91,9 @@ def _as_in_paper(run: PreparedRun, spec: Spec) -> PreparedRun:
 
 
 def _from_zero_to_one(dataset: Dataset) -> Dataset:
-    """Pixels that are stored as bytes, over the largest byte: a bound of the format, not of the data."""
+    """Pixels that are stored as bytes, over the largest byte: a bound of the format, not of the
+    data.
+    """
     if dataset.train_x.is_floating_point():
         return dataset
     return replace(dataset, train_x=_unit(dataset.train_x), test_x=_unit(dataset.test_x))

@@ -1,8 +1,18 @@
-"""Protocols: the sizes and lengths at which the paper's experiments are run, each with a name of its own."""
+"""Protocols: the sizes and lengths at which the paper's experiments are run, each with a name of
+its own.
+"""
 
 from dataclasses import dataclass, replace
 
-__all__ = ["DIGITS_100", "DIGITS_QUICK", "MNIST_10", "MNIST_200", "MNIST_QUICK", "PROTOCOLS", "Protocol"]
+__all__ = [
+    "DIGITS_100",
+    "DIGITS_QUICK",
+    "MNIST_10",
+    "MNIST_200",
+    "MNIST_QUICK",
+    "PROTOCOLS",
+    "Protocol",
+]
 
 
 @dataclass(frozen=True)
@@ -20,7 +30,8 @@ class Protocol:
         rates, gammas: the grid from which the search for η₀ and γ starts.
         search_on: whether the search goes on until all neighbours of its best point were tried.
         tuned_at: name of a shorter protocol whose search decides here too; empty: it has its own.
-        hidden_sweep, epochs_sweep, clip_sweep, batch_sweep: the values of Fig. 5, the protocol's own among them.
+        hidden_sweep, epochs_sweep, clip_sweep, batch_sweep: the values of Fig. 5, the protocol's
+        own among them.
         as_in_paper: whether sizes and lengths are the paper's.
     """
 
@@ -45,7 +56,8 @@ class Protocol:
 
     @property
     def words(self) -> str:
-        """The protocol in one line, for captions. How many runs were made is for the results to say.
+        """The protocol in one line, for captions. How many runs were made is for the results to
+        say.
 
         >>> DIGITS_100.words
         'digits-100: 1000 hidden units, batches of 100, 100 epochs'

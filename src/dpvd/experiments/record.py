@@ -24,7 +24,8 @@ class Record:
         curve: epoch and accuracy with the mean weights, once per epoch or step, whichever is rarer.
         accuracy: the last of the curve.
         examples: how many examples the accuracy is a share of.
-        epsilons: ε of what ran, by accountant: the one that calibrated the noise, and ``pld``; empty without privacy.
+        epsilons: ε of what ran, by accountant: the one that calibrated the noise, and ``pld``;
+            empty without privacy.
         notes: what a reader of the figures must know.
         plan, recipe: what ran, as ``PrivacyPlan.from_dict`` and ``Recipe.from_dict`` read it.
         seconds: time spent training.
@@ -59,10 +60,17 @@ class Record:
         """
         known = {f.name for f in fields(cls)} | {"format", "hash"}
         if not isinstance(values, Mapping) or set(values) != known or values["format"] != FORMAT:
-            raise DpvdError(f"not a record of format {FORMAT}: delete it, and its spec will run again")
-        record = cls(**{name: values[name] for name in known - {"format", "hash", "spec"}}, spec=_spec(values["spec"]))
+            raise DpvdError(
+                f"not a record of format {FORMAT}: delete it, and its spec will run again"
+            )
+        record = cls(
+            **{name: values[name] for name in known - {"format", "hash", "spec"}},
+            spec=_spec(values["spec"]),
+        )
         if record.hash != values["hash"]:
-            raise DpvdError("the record's hash is not that of its spec: delete it, and its spec will run again")
+            raise DpvdError(
+                "the record's hash is not that of its spec: delete it, and its spec will run again"
+            )
         return record
 
 
@@ -87,7 +95,9 @@ class RecordStore:
         try:
             write_atomically(self._path(record.spec), (text + "\n").encode())
         except OSError as error:
-            raise DpvdError(f"cannot write into {self.folder} ({error.strerror}): choose another --out") from error
+            raise DpvdError(
+                f"cannot write into {self.folder} ({error.strerror}): choose another --out"
+            ) from error
 
     def read(self, spec: Spec) -> Record:
         """The record of a spec.

@@ -50,7 +50,8 @@ class Folder:
 class Status:
     """How far a reproduction is.
 
-    ``done`` and ``total`` are in the unit of :func:`cost`, for a bar; ``runs`` and ``of`` are specs.
+    ``done`` and ``total`` are in the unit of :func:`cost`, for a bar; ``runs`` and ``of`` are
+    specs.
     """
 
     done: float
@@ -71,8 +72,8 @@ def reproduce(
     """Run all that an experiment needs and that has no record yet; return how many specs that were.
 
     Guarantees:
-        A spec with a record is not run again, and a choice that was made is not made again: starting a second time
-        goes on where the first was stopped.
+        A spec with a record is not run again, and a choice that was made is not made again:
+        starting a second time goes on where the first was stopped.
 
     Raises:
         DpvdError: if data cannot be had (before anything is run), or a record is damaged.
@@ -83,7 +84,8 @@ def reproduce(
     known = [*first, *_runs(experiment, protocols, folder)]
     for name in sorted({spec.dataset for spec, _ in known}):
         load(name, data_dir)  # better now than after hours
-    # Runs that wait for a choice are known in number and length, not yet in learning rate: count others in their place.
+    # Runs that wait for a choice are known in number and length, not yet in learning rate: count
+    # others in their place.
     waiting = _runs(experiment, protocols, folder, assumed=undecided)
     bar = _Bar([*first, *waiting], on_progress)
     jobs = first
@@ -118,9 +120,14 @@ def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
 
 
 def _runs(
-    experiment: Experiment, protocols: Sequence[Protocol], folder: Folder, assumed: Sequence[TuningCell] = ()
+    experiment: Experiment,
+    protocols: Sequence[Protocol],
+    folder: Folder,
+    assumed: Sequence[TuningCell] = (),
 ) -> list[Job]:
-    """The runs without a record; those of the assumed cells as if a choice, any choice, had been made."""
+    """The runs without a record; those of the assumed cells as if a choice, any choice, had been
+    made.
+    """
     choices = dict(folder.tuning.choices()) | dict.fromkeys(assumed, (1.0, 0.0))
     wanted = [spec for protocol in protocols for spec in runs_of(experiment, protocol, choices)]
     return [(spec, folder.records) for spec in folder.records.missing(wanted)]

@@ -59,7 +59,10 @@ def summarise(records: Sequence[Record]) -> Summary | None:
         examples=records[0].examples,
         epsilon=max(spent) if spent else None,
         by_seed=tuple((record.spec.seed, record.accuracy) for record in records),
-        curve=tuple((point[0][0], *_mean_and_spread([accuracy for _, accuracy in point])) for point in points),
+        curve=tuple(
+            (point[0][0], *_mean_and_spread([accuracy for _, accuracy in point]))
+            for point in points
+        ),
     )
 
 
@@ -77,7 +80,9 @@ class Results:
     def __len__(self) -> int:
         return len(self._records)
 
-    def cell(self, protocol: Protocol, method: str, variant: Variant, epsilon: float | None) -> Summary | None:
+    def cell(
+        self, protocol: Protocol, method: str, variant: Variant, epsilon: float | None
+    ) -> Summary | None:
         """A cell of Table 1."""
         seeds = protocol.seeds if variant is Variant.RECIPE else seeds_of(protocol, method, epsilon)
         return self._summary(cell_specs(protocol, method, variant, epsilon, self._choices, seeds))

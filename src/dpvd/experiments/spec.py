@@ -43,11 +43,12 @@ class Spec:
     """What is trained, on what, with what budget.
 
     Guarantees:
-        Equal specs have equal hashes, in every process and on every machine. Noise and sampling follow from the seed,
-        so that a spec can be run again; who knows the seed could take the noise off.
+        Equal specs have equal hashes, in every process and on every machine. Noise and sampling
+        follow from the seed, so that a spec can be run again; who knows the seed could take the
+        noise off.
 
-    Edge cases: None in a setting of the optimisation leaves it to the default rule (the recipe); the rule in force
-        is in the record.
+    Edge cases: None in a setting of the optimisation leaves it to the default rule (the recipe);
+        the rule in force is in the record.
 
     Args:
         protocol: name of the set of sizes and lengths that the spec belongs to.
@@ -69,7 +70,8 @@ class Spec:
         part: what the accuracy is measured on.
 
     Raises:
-        DpvdError: if a name is unknown, a value out of range, or a budget is given without an accountant.
+        DpvdError: if a name is unknown, a value out of range, or a budget is given without an
+            accountant.
     """
 
     protocol: str
@@ -101,8 +103,12 @@ class Spec:
             "variant": choice(self.variant, Variant, "variant"),
             "training": choice(self.training, Method, "training"),
             "part": choice(self.part, Part, "part"),
-            "accountant": None if self.accountant is None else AccountantName.parse(self.accountant),
-            "clipping": None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping"),
+            "accountant": (
+                None if self.accountant is None else AccountantName.parse(self.accountant)
+            ),
+            "clipping": (
+                None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping")
+            ),
         }
         for name, value in parsed.items():
             object.__setattr__(self, name, value)
@@ -113,7 +119,10 @@ class Spec:
                 positive(**{name: getattr(self, name)})
         private = self.training is not Method.NONE
         if (self.epsilon is not None) != private or (self.accountant is not None) != private:
-            raise DpvdError(f"{self.training} with ε = {self.epsilon} by {self.accountant}: private methods have both")
+            raise DpvdError(
+                f"{self.training} with ε = {self.epsilon} by {self.accountant}: private methods"
+                " have both"
+            )
 
     @property
     def hash(self) -> str:
@@ -122,17 +131,25 @@ class Spec:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Numbers that may be fractions are floats, so that 1 and 1.0 are the same spec."""
-        plain = {name: str(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
+        """Plain data. Numbers that may be fractions are floats, so that 1 and 1.0 are the same
+        spec.
+        """
+        plain = {
+            name: str(value) if isinstance(value, str) else value
+            for name, value in asdict(self).items()
+        }
         return {
-            name: float(value) if name in _FRACTIONS and value is not None else value for name, value in plain.items()
+            name: float(value) if name in _FRACTIONS and value is not None else value
+            for name, value in plain.items()
         }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Spec":
         known = {f.name for f in fields(cls)}
         if set(values) != known:
-            raise DpvdError(f"not a spec: fields {sorted(set(values) ^ known)} are missing or unknown")
+            raise DpvdError(
+                f"not a spec: fields {sorted(set(values) ^ known)} are missing or unknown"
+            )
         return cls(**values)
 
 

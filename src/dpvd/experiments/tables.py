@@ -50,24 +50,32 @@ class Table:
 
 
 def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Table:
-    """Table 1: published accuracy, ours as printed, tuned and by our recipe, and the ε that was spent.
+    """Table 1: published accuracy, ours as printed, tuned and by our recipe, and the ε that was
+    spent.
 
     Guarantees: a mean below the published value is marked, by however little.
-    Edge cases: a cell without runs is a dash. Methods of ours stand beside what is published for DPVD-zCDP.
+    Edge cases: a cell without runs is a dash. Methods of ours stand beside what is published for
+    DPVD-zCDP.
     """
     rows = []
     for protocol in protocols:
         for method in METHODS:
             for epsilon in (None,) if method == NP else BUDGETS:
                 in_paper = METHODS[method].in_paper
-                published = claims.accuracy(protocol.dataset, method if in_paper else BESIDE_OURS, epsilon)
+                published = claims.accuracy(
+                    protocol.dataset, method if in_paper else BESIDE_OURS, epsilon
+                )
                 cells = [results.cell(protocol, method, variant, epsilon) for variant in Variant]
                 rows.append(
                     (
                         protocol.name,
                         method,
                         "∞" if epsilon is None else f"{epsilon:g}",
-                        "–" if published is None else f"{100 * published:.2f}{'' if in_paper else ' †'}",
+                        (
+                            "–"
+                            if published is None
+                            else f"{100 * published:.2f}{'' if in_paper else ' †'}"
+                        ),
                         *(_words(cell, published) for cell in cells),
                         _spent(cells),
                     )
@@ -75,23 +83,45 @@ def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> T
     return Table(
         "table1",
         "Table 1: test accuracy in per cent",
-        f"Mean ± standard deviation (number of runs); {BELOW} marks a mean below the published value. "
+        f"Mean ± standard deviation (number of runs); {BELOW} marks a mean below the published"
+        " value. "
         + "; ".join(protocol.words for protocol in protocols)
-        + ". δ = 1e-5. As printed: the paper's settings. Tuned: learning rate and decay chosen on a tenth of the "
-        "training data. Recipe: the network and the budget of the paper, the rest by our default rule. ε spent: by "
-        "pld, for what ran, rounded up, the largest of the row. † DPVD-PLD is ours; beside it, what the paper prints "
-        "for DPVD-zCDP.",
-        ("protocol", "method", "ε asked for", "published", "as printed", "tuned", "recipe", "ε spent"),
+        + ". δ = 1e-5. As printed: the paper's settings. Tuned: learning rate and decay chosen on a"
+        " tenth of the training data. Recipe: the network and the budget of the paper, the rest"
+        " by our default rule. ε spent: by pld, for what ran, rounded up, the largest of the row."
+        " † DPVD-PLD is ours; beside it, what the paper prints for DPVD-zCDP.",
+        (
+            "protocol",
+            "method",
+            "ε asked for",
+            "published",
+            "as printed",
+            "tuned",
+            "recipe",
+            "ε spent",
+        ),
         tuple(rows),
     )
 
 
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """Every sentence, and every published noise level, with our figure, the verdict and the reason."""
+    """Every sentence, and every published noise level, with our figure, the verdict and the
+    reason.
+    """
     sentences = [j for j in judgements if not j.is_accuracy]
-    order = list(dict.fromkeys(j.claim for j in sentences))  # what is found about one claim stands together
+    order = list(
+        dict.fromkeys(j.claim for j in sentences)
+    )  # what is found about one claim stands together
     rows = tuple(
-        (j.claim, j.where, j.protocol, j.variant, str(j.finding.verdict), j.finding.figure, j.finding.reason)
+        (
+            j.claim,
+            j.where,
+            j.protocol,
+            j.variant,
+            str(j.finding.verdict),
+            j.finding.figure,
+            j.finding.reason,
+        )
         for j in sorted(sentences, key=lambda j: order.index(j.claim))
     )
     header = ("claim", "where", "protocol", "variant", "verdict", "ours", "reason")
@@ -121,7 +151,16 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
         for j in judgements
         if j.is_accuracy
     )
-    header = ("accuracy of", "where", "protocol", "variant", "published", "ours", "verdict", "reason")
+    header = (
+        "accuracy of",
+        "where",
+        "protocol",
+        "variant",
+        "published",
+        "ours",
+        "verdict",
+        "reason",
+    )
     note = (
         "In per cent. A printed accuracy is reproduced unless the 95 % interval of ours, over "
         "seeds and over test sets of this size, lies below it; with one or two runs it takes ours "
@@ -154,7 +193,13 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Ta
     header = (*settings, "held-out accuracy", "trials", "run at", "at the edge")
     costs = dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names)
     note = " ".join([*costs, CARRIED])
-    return Table("tuning", "Learning rates and decays chosen on a tenth of the training data", note, header, rows)
+    return Table(
+        "tuning",
+        "Learning rates and decays chosen on a tenth of the training data",
+        note,
+        header,
+        rows,
+    )
 
 
 def as_markdown(table: Table) -> str:
@@ -199,7 +244,9 @@ def _words(cell: Summary | None, published: float | None) -> str:
 
 
 def _spent(cells: Sequence[Summary | None]) -> str:
-    """The largest of all variants: each is calibrated to the same budget, the recipe for another number of steps."""
+    """The largest of all variants: each is calibrated to the same budget, the recipe for another
+    number of steps.
+    """
     spent = [cell.epsilon for cell in cells if cell is not None and cell.epsilon is not None]
     return round_up(max(spent)) if spent else "–"
 
@@ -226,7 +273,9 @@ _LATEX = {
     "–": "--",
     **{character: "\\" + character for character in "&%$#_{}"},
 }
-_LATEX_PATTERN = re.compile("|".join(re.escape(key) for key in sorted(_LATEX, key=len, reverse=True)))
+_LATEX_PATTERN = re.compile(
+    "|".join(re.escape(key) for key in sorted(_LATEX, key=len, reverse=True))
+)
 
 
 def _latex(text: str) -> str:

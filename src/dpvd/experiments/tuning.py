@@ -23,9 +23,10 @@ from dpvd.report import write_atomically
 __all__ = ["COST", "Scores", "Trial", "Tuning", "TuningStore", "choose", "trials"]
 
 COST = (
-    "The guarantee is that of a final run alone. The trials are not in the account: each spent the budget of its cell "
-    "once more, on nine tenths of the training data. Neither is the choice among them: it compares accuracies on the "
-    "other tenth without noise, and no finite ε covers that."
+    "The guarantee is that of a final run alone. The trials are not in the account: each spent the"
+    " budget of its cell once more, on nine tenths of the training data. Neither is the choice"
+    " among them: it compares accuracies on the other tenth without noise, and no finite ε covers"
+    " that."
 )
 """What the search costs, in words."""
 

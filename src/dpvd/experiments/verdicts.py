@@ -33,7 +33,10 @@ __all__ = ["CHECKS", "NOT_RUN", "Finding", "Judgement", "Verdict", "judge"]
 NOT_RUN = "not run"
 """In the reason of a finding that lacks runs."""
 
-ANSWERED, OURS = "DPVD-zCDP", "DPVD-PLD"  # our recipe is held to what the paper prints for its own best method
+ANSWERED, OURS = (
+    "DPVD-zCDP",
+    "DPVD-PLD",
+)  # our recipe is held to what the paper prints for its own best method
 
 
 class Verdict(StrEnum):
@@ -55,7 +58,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Judgement:
-    """A finding about one claim at one protocol in one variant; ``is_accuracy``: the claim is a printed accuracy."""
+    """A finding about one claim at one protocol in one variant; ``is_accuracy``: the claim is a
+    printed accuracy.
+    """
 
     where: str
     claim: str
@@ -76,11 +81,14 @@ class Evidence:
     variant: Variant
 
     def cell(self, method: str, epsilon: float | None) -> Summary | None:
-        return self.results.cell(self.protocol, method, self.variant, None if method == NP else epsilon)
+        return self.results.cell(
+            self.protocol, method, self.variant, None if method == NP else epsilon
+        )
 
 
 def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> list[Judgement]:
-    """A judgement of every published number and sentence, for each protocol that can speak to it and each variant.
+    """A judgement of every published number and sentence, for each protocol that can speak to it
+    and each variant.
 
     Edge cases: a claim that no run speaks to is there too, as inconclusive.
     """
@@ -88,18 +96,26 @@ def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> li
     for protocol in protocols:
         for variant in (Variant.AS_PRINTED, Variant.TUNED):
             evidence = Evidence(results, claims, protocol, variant)
-            found += [_judge_number(evidence, n) for n in claims.numbers if n.dataset == protocol.dataset]
+            found += [
+                _judge_number(evidence, n) for n in claims.numbers if n.dataset == protocol.dataset
+            ]
             for claim in claims.sentences:
                 finding = CHECKS[claim.check](evidence, **claim.given)
                 if finding is not None:
-                    found.append(Judgement(claim.where, claim.text, protocol.name, str(variant), "", finding))
+                    found.append(
+                        Judgement(claim.where, claim.text, protocol.name, str(variant), "", finding)
+                    )
         ours = Evidence(results, claims, protocol, Variant.RECIPE)
-        answered = [n for n in claims.numbers if (n.dataset, n.method) == (protocol.dataset, ANSWERED)]
+        answered = [
+            n for n in claims.numbers if (n.dataset, n.method) == (protocol.dataset, ANSWERED)
+        ]
         found += [_judge_number(ours, number, by=OURS) for number in answered]
     return found
 
 
-def _judge_number(evidence: Evidence, number: PublishedAccuracy, by: str | None = None) -> Judgement:
+def _judge_number(
+    evidence: Evidence, number: PublishedAccuracy, by: str | None = None
+) -> Judgement:
     """A printed accuracy against ours, by the same method or by another."""
     budget = "" if number.epsilon is None else f" at ε = {number.epsilon:g}"
     instead = "" if by is None else f", by {by} instead"
@@ -145,7 +161,8 @@ def _judge_noise(noise: PublishedNoise) -> Judgement:
     spent = epsilon_of(poisson_event(multiplier, noise.sampling_prob, noise.steps), 1e-5)
     return Judgement(
         "Section 5",
-        f"σ = {noise.sigma:g} keeps {noise.method} within ε = {noise.epsilon:g} on {noise.dataset.upper()}",
+        f"σ = {noise.sigma:g} keeps {noise.method} within ε = {noise.epsilon:g} on"
+        f" {noise.dataset.upper()}",
         "as printed",
         "",
         f"ε = {noise.epsilon:g}",
@@ -169,10 +186,16 @@ def falls_with_budget(evidence: Evidence, methods: list[str]) -> Finding | None:
     )
 
 
-def beats(evidence: Evidence, method: str, others: list[str], budgets: list[float]) -> Finding | None:
+def beats(
+    evidence: Evidence, method: str, others: list[str], budgets: list[float]
+) -> Finding | None:
     """One method is more accurate than others at every budget."""
     return _all(
-        _compare(f"over {other} at ε = {budget:g}", evidence.cell(method, budget), evidence.cell(other, budget))
+        _compare(
+            f"over {other} at ε = {budget:g}",
+            evidence.cell(method, budget),
+            evidence.cell(other, budget),
+        )
         for budget in budgets
         for other in others
     )
@@ -200,7 +223,9 @@ def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -
     """The gap to ordinary training is at most the printed one."""
     dataset, findings = evidence.protocol.dataset, []
     for budget in budgets:
-        plain, private = (evidence.claims.accuracy(dataset, m, e) for m, e in ((NP, None), (method, budget)))
+        plain, private = (
+            evidence.claims.accuracy(dataset, m, e) for m, e in ((NP, None), (method, budget))
+        )
         assert plain is not None
         assert private is not None
         gap = _gap(evidence.cell(NP, None), evidence.cell(method, budget))
@@ -219,7 +244,9 @@ def needs_less_noise(evidence: Evidence) -> Finding | None:
         return None  # the noise is the same
     levels = noise_levels(evidence.protocol, BUDGETS)
     pairs = list(zip(levels["advanced"], levels["zcdp"], strict=True))
-    figure = ", ".join(f"z {a:.3g} against {z:.3g} at {e:g}" for e, (a, z) in zip(BUDGETS, pairs, strict=True))
+    figure = ", ".join(
+        f"z {a:.3g} against {z:.3g} at {e:g}" for e, (a, z) in zip(BUDGETS, pairs, strict=True)
+    )
     held = all(z < a for a, z in pairs)
     verdict = Verdict.REPRODUCED if held else Verdict.NOT_REPRODUCED
     return Finding(verdict, figure, "advanced composition against truncated zCDP")
@@ -247,7 +274,9 @@ def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> 
     return Finding(finding.verdict, _listed(points), finding.reason)
 
 
-def flat_between(evidence: Evidence, setting: str, low: float, high: float, within: float) -> Finding | None:
+def flat_between(
+    evidence: Evidence, setting: str, low: float, high: float, within: float
+) -> Finding | None:
     """Accuracies in a range of a setting lie together."""
     if not evidence.protocol.sweep_seeds:
         return None
@@ -315,7 +344,9 @@ def _all(findings: Iterable[Finding]) -> Finding:
     for verdict in (Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE):
         found = [finding for finding in listed if finding.verdict is verdict]
         if found:
-            return Finding(verdict, _joined(f.figure for f in listed), _joined(f.reason for f in found))
+            return Finding(
+                verdict, _joined(f.figure for f in listed), _joined(f.reason for f in found)
+            )
     return Finding(Verdict.REPRODUCED, _joined(f.figure for f in listed), "in every comparison")
 
 

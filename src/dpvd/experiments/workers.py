@@ -30,12 +30,13 @@ def run_all(jobs: Sequence[Job], processes: int, data_dir: Path | None) -> Itera
     """Run specs and write their records; yields each spec when its record is on disk.
 
     Guarantees:
-        Stopping at any moment, by whatever means, loses at most the specs that are running. Workers end with the
-        process that started them.
+        Stopping at any moment, by whatever means, loses at most the specs that are running. Workers
+        end with the process that started them.
 
     Args:
         jobs: what to run, in the order in which they begin.
-        processes: 1 runs them in this process, with all its threads; more start workers with one thread each.
+        processes: 1 runs them in this process, with all its threads; more start workers with one
+            thread each.
         data_dir: where MNIST is looked for first.
     """
     if processes == 1:
@@ -46,7 +47,9 @@ def run_all(jobs: Sequence[Job], processes: int, data_dir: Path | None) -> Itera
     stop = context.Event()
     with ProcessPoolExecutor(processes, context, _begin_worker, (os.getpid(), stop)) as pool:
         try:
-            for done in as_completed([pool.submit(_run, spec, store.folder, data_dir) for spec, store in jobs]):
+            for done in as_completed(
+                [pool.submit(_run, spec, store.folder, data_dir) for spec, store in jobs]
+            ):
                 yield done.result()
         except BaseException:
             stop.set()  # the pool would wait for what is running
@@ -55,11 +58,13 @@ def run_all(jobs: Sequence[Job], processes: int, data_dir: Path | None) -> Itera
 
 
 def cost(spec: Spec) -> float:
-    """About how long a spec takes beside others: the weights of its network times the examples it sees.
+    """About how long a spec takes beside others: the weights of its network times the examples it
+    sees.
 
     >>> from dpvd.experiments.catalogue import make_spec
     >>> from dpvd.experiments.protocols import DIGITS_100, MNIST_10
-    >>> short, long = (make_spec(p, "DPVD-AC", "as-printed", 1.0, 0) for p in (DIGITS_100, MNIST_10))
+    >>> short = make_spec(DIGITS_100, "DPVD-AC", "as-printed", 1.0, 0)
+    >>> long = make_spec(MNIST_10, "DPVD-AC", "as-printed", 1.0, 0)
     >>> cost(short) < cost(long)
     True
     """

@@ -26,9 +26,10 @@ __all__ = ["Engine", "GradientClipper", "Isolation", "clipped_grad"]
 class GradientClipper:
     """Clipped per-example gradients of one model, batch after batch.
 
-    What follows from the model and the loss (units, clipping groups, whether it can be trained privately at all, which
-    engine suits it) is worked out once, and again when a module, a mode (train, eval), a ``requires_grad`` or what the
-    loss is made of changes. Nothing is remembered from one clipper to the next.
+    What follows from the model and the loss (units, clipping groups, whether it can be trained
+    privately at all, which engine suits it) is worked out once, and again when a module, a mode
+    (train, eval), a ``requires_grad`` or what the loss is made of changes. Nothing is remembered
+    from one clipper to the next.
 
     Args: as for :func:`clipped_grad`.
     """
@@ -84,16 +85,22 @@ class GradientClipper:
         """In words for the statement of privacy: why no example reached into another's gradient."""
         return self._choice.describe()
 
-    def __call__(self, batch: Any, step: int = 0, grouping: Grouping | None = None) -> Iterator[ClippedGradients]:
-        """The clipped gradients of a batch's examples: in one piece, or in one for each micro-batch.
+    def __call__(
+        self, batch: Any, step: int = 0, grouping: Grouping | None = None
+    ) -> Iterator[ClippedGradients]:
+        """The clipped gradients of a batch's examples: in one piece, or in one for each
+        micro-batch.
 
-        Edge cases: an empty batch gives one piece without gradients, and nothing is checked. A batch of one example
-        cannot show whether examples are mixed: it is taken by itself and nothing is concluded from it.
+        Edge cases: an empty batch gives one piece without gradients, and nothing is checked. A
+        batch of one example cannot show whether examples are mixed: it is taken by itself and
+        nothing is concluded from it.
 
         Args:
             batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
-            step: number of the step, from 1, by which later checks are spread; 0 counts the batches instead.
-            grouping: what ``grouping`` has just said, if it has; asking takes a look at every module.
+            step: number of the step, from 1, by which later checks are spread; 0 counts the batches
+                instead.
+            grouping: what ``grouping`` has just said, if it has; asking takes a look at every
+                module.
 
         Raises:
             DpvdError: as :func:`clipped_grad`.
@@ -129,11 +136,13 @@ def clipped_grad(
     """The sum over the batch of clipped per-example gradients, Σ_i clip(∇ loss_i).
 
     Guarantees:
-        Adding or removing one example moves ``result.grads`` by at most ``result.sensitivity(relation)`` in L2 norm.
+        Adding or removing one example moves ``result.grads`` by at most
+        ``result.sensitivity(relation)`` in L2 norm.
         Nothing of the model changes: no ``.grad`` is written, no hook stays.
 
     Edge cases:
-        An empty batch gives zeros. An example with a non-finite loss or gradient contributes zero and is counted.
+        An empty batch gives zeros. An example with a non-finite loss or gradient contributes zero
+        and is counted.
 
     Args:
         model: any module whose examples do not interact.
@@ -141,17 +150,23 @@ def clipped_grad(
         batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
         clipping: the bound on each example's gradient.
         engine: how to compute it.
-        micro_batch: at most this many examples go through the model at once, to limit memory; None takes the batch as
-            a whole. The result is the same, up to rounding and to the layers' own noise, which is drawn for each
-            example in either case.
-        isolation: whether it is tried out that examples do not interact, or each gradient is formed alone.
+        micro_batch: at most this many examples go through the model at once, to limit memory; None
+            takes the batch as a whole. The result is the same, up to rounding and to the layers'
+            own noise, which is drawn for each example in either case.
+        isolation: whether it is tried out that examples do not interact, or each gradient is formed
+            alone.
 
     Raises:
-        DpvdError: if ``check`` has something to say of the model, the model or the loss mixes examples or keeps
-            something of them, or the loss is not one value per example.
+        DpvdError: if ``check`` has something to say of the model, the model or the loss mixes
+            examples or keeps something of them, or the loss is not one value per example.
     """
     clipper = GradientClipper(
-        model, loss_fn, clipping=clipping, engine=engine, micro_batch=micro_batch, isolation=isolation
+        model,
+        loss_fn,
+        clipping=clipping,
+        engine=engine,
+        micro_batch=micro_batch,
+        isolation=isolation,
     )
     total = {name: torch.zeros_like(p) for name, p in clipper.grouping.parameters.items()}
     norms, losses, jacobian, non_finite = [], [], dict[str, Tensor](), 0
@@ -169,23 +184,32 @@ def clipped_grad(
 def _nothing(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
     first = next(iter(grouping.parameters.values()))
     none, no_norms = first.new_zeros(0), first.new_zeros(0, grouping.count)
-    return ClippedGradients({}, no_norms, no_norms, none, 0, clipping, grouping, grouping.jacobians())
+    return ClippedGradients(
+        {}, no_norms, no_norms, none, 0, clipping, grouping, grouping.jacobians()
+    )
 
 
 def _is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
-    parts = (hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules())
+    parts = (
+        hasattr(module, "_orig_mod") or module._compiled_call_impl is not None
+        for module in model.modules()
+    )
     return hasattr(loss_fn, "_torchdynamo_orig_callable") or any(parts)
 
 
 def _refuse_autocast() -> None:
-    """Raise if norms and sums would be computed in half precision, too: the sensitivity would not hold for them."""
+    """Raise if norms and sums would be computed in half precision, too: the sensitivity would not
+    hold for them.
+    """
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda"):
         raise DpvdError(
-            "torch.autocast is on around the step, so that clipping would be in half precision too: put it into the "
-            "loss, around the forward pass of the model alone"
+            "torch.autocast is on around the step, so that clipping would be in half precision too:"
+            " put it into the loss, around the forward pass of the model alone"
         )
 
 
 def _as_written(compiled: bool) -> AbstractContextManager[Any]:
-    """Run what torch.compile has seen as it was written: a compiled graph knows nothing of the hooks of an engine."""
+    """Run what torch.compile has seen as it was written: a compiled graph knows nothing of the
+    hooks of an engine.
+    """
     return torch.compiler.set_stance("force_eager") if compiled else nullcontext()

@@ -23,9 +23,14 @@ def as_batch(batch: Any) -> Batch:
     if not isinstance(tensors, tuple | list):
         tensors = ()
     if not tensors or not all(isinstance(t, Tensor) and t.dim() > 0 for t in tensors):
-        raise DpvdError("a batch must be a tensor, or a tuple of tensors, with the examples along the first dimension")
+        raise DpvdError(
+            "a batch must be a tensor, or a tuple of tensors, with the examples along the first"
+            " dimension"
+        )
     if len({t.shape[0] for t in tensors}) > 1:
-        raise DpvdError(f"the tensors of a batch must have equal length, got {[len(t) for t in tensors]}")
+        raise DpvdError(
+            f"the tensors of a batch must have equal length, got {[len(t) for t in tensors]}"
+        )
     return tuple(tensors)
 
 
@@ -54,9 +59,13 @@ def per_example_losses(model: nn.Module, loss_fn: LossFn, batch: Batch) -> Tenso
             "leave the reduction out (reduction='none'), and sum over everything but the batch"
         )
     if not losses.is_floating_point():
-        raise DpvdError(f"the loss must be of a floating-point type, got {losses.dtype}: it is to be differentiated")
+        raise DpvdError(
+            f"the loss must be of a floating-point type, got {losses.dtype}: it is to be"
+            " differentiated"
+        )
     if not losses.requires_grad:
         raise DpvdError(
-            "the loss does not depend on any trainable parameter: look for detach(), no_grad() or argmax() in it"
+            "the loss does not depend on any trainable parameter: look for detach(), no_grad() or"
+            " argmax() in it"
         )
     return losses

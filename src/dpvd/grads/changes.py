@@ -12,7 +12,9 @@ from dpvd.grads.state import is_plain_object, modules_of, parts_of
 
 __all__ = ["Watched"]
 
-ModuleState = tuple[nn.Module, bool, bool, list[nn.Module | None], list[nn.Parameter | None], list[bool]]
+ModuleState = tuple[
+    nn.Module, bool, bool, list[nn.Module | None], list[nn.Parameter | None], list[bool]
+]
 """A module, its mode, whether it is compiled, its children, its parameters, whether those are
 trained.
 """
@@ -76,7 +78,11 @@ def _attributes(owner: Any) -> list[Any]:
     """
     if isinstance(owner, nn.Module) or not is_plain_object(owner):
         return []
-    return [held for held in vars(owner).values() if held is None or isinstance(held, bool | str) or callable(held)]
+    return [
+        held
+        for held in vars(owner).values()
+        if held is None or isinstance(held, bool | str) or callable(held)
+    ]
 
 
 def _state_of(module: nn.Module) -> ModuleState:

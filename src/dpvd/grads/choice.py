@@ -49,8 +49,8 @@ class EngineChoice:
     def __init__(self, asked: Engine, isolation: Isolation, micro_batch: int | None) -> None:
         if isolation is Isolation.VMAP and asked is Engine.FACTORED:
             raise DpvdError(
-                "isolation='vmap' forms each example's gradient alone, which engine='factored' does not: leave the "
-                "engine to 'auto', or take isolation='checked'"
+                "isolation='vmap' forms each example's gradient alone, which engine='factored' does"
+                " not: leave the engine to 'auto', or take isolation='checked'"
             )
         self._asked = asked
         self._isolation = isolation
@@ -67,7 +67,9 @@ class EngineChoice:
         self._subject = subject
         self._chosen: Engine | None = None
         self._engine = self._asked  # for the batch at hand
-        self._settled: frozenset[str] | None = None  # buffers that may change; None until a batch was tried out
+        self._settled: frozenset[str] | None = (
+            None  # buffers that may change; None until a batch was tried out
+        )
         self._is_due = False
         self._is_random = False
         self._buffers = Watch(subject.model, subject.loss_fn)
@@ -101,7 +103,9 @@ class EngineChoice:
         subject = self._subject
         before = self._buffers.now()
         try:
-            found = ENGINES[self._engine](subject.model, subject.loss_fn, part, clipping, subject.grouping)
+            found = ENGINES[self._engine](
+                subject.model, subject.loss_fn, part, clipping, subject.grouping
+            )
         except CannotFactor as error:
             self._pass_over(Engine.FACTORED, str(error), part)
             return self.run(part, clipping)
@@ -130,12 +134,18 @@ class EngineChoice:
         if not joint:
             return f"each example's gradient formed alone ({named})"
         checked = f"examples' isolation checked on {self._checked} of {joint + alone} batches"
-        return f"{checked}; in {alone} of them each example's gradient formed alone ({named})" if alone else checked
+        return (
+            f"{checked}; in {alone} of them each example's gradient formed alone ({named})"
+            if alone
+            else checked
+        )
 
     def _try_out(self, batch: Batch) -> None:
         thorough = self._chosen is None
         sample = self._sample(batch, thorough)
-        joint = self._asked in (Engine.AUTO, Engine.FACTORED) and self._isolation is Isolation.CHECKED
+        joint = (
+            self._asked in (Engine.AUTO, Engine.FACTORED) and self._isolation is Isolation.CHECKED
+        )
         if joint and self._chosen in (None, Engine.FACTORED):
             finding = examine(self._subject, sample, thorough=thorough, is_random=self._is_random)
             self._is_random = finding.is_random
@@ -148,22 +158,32 @@ class EngineChoice:
         else:
             self._settle(examine_state(self._subject, sample))
             if self._chosen is None:
-                self._chosen = self._asked if self._asked is not Engine.AUTO else self._alone(sample)
+                self._chosen = (
+                    self._asked if self._asked is not Engine.AUTO else self._alone(sample)
+                )
 
     def _settle(self, names: frozenset[str]) -> None:
-        """These buffers may change; so may those of earlier checks, which may have come to rest for a while."""
+        """These buffers may change; so may those of earlier checks, which may have come to rest for
+        a while.
+        """
         self._settled = names | (self._settled or frozenset())
 
     def _pass_over(self, engine: Engine, reason: str, batch: Batch, certain: bool = True) -> None:
         """Take the next engine, or say why the one that was asked for cannot be taken."""
         if self._asked is Engine.FACTORED:
-            raise DpvdError(f"the factored engine cannot treat this model: {reason}. Use engine='auto'")
+            raise DpvdError(
+                f"the factored engine cannot treat this model: {reason}. Use engine='auto'"
+            )
         self._say(engine, reason)
         self._chosen = self._alone(batch) if engine is Engine.FACTORED else Engine.LOOP
         self._engine = self._chosen
         if not certain and not self._warned:
             self._warned = True
-            log.warning("%s, so the %s engine takes the model, which forms each gradient alone", reason, self._chosen)
+            log.warning(
+                "%s, so the %s engine takes the model, which forms each gradient alone",
+                reason,
+                self._chosen,
+            )
 
     def _alone(self, batch: Batch) -> Engine:
         """The faster of the engines that form each example's gradient alone."""

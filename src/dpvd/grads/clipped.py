@@ -1,4 +1,6 @@
-"""What gradient engines return: clipped per-example gradients, ready to be added up, and their sum."""
+"""What gradient engines return: clipped per-example gradients, ready to be added up, and their
+sum.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,12 +23,14 @@ class ClippedGradients:
     Nothing in here is private: not the gradients, not the norms, not the losses.
 
     Attributes:
-        gradients: per-example gradients by parameter name, divided by the Jacobian where there is one; a parameter
-            that the loss does not reach is absent.
-        factors: [B, G], what each example's gradient is multiplied by; 0 for an example that is left out.
+        gradients: per-example gradients by parameter name, divided by the Jacobian where there is
+            one; a parameter that the loss does not reach is absent.
+        factors: [B, G], what each example's gradient is multiplied by; 0 for an example that is
+            left out.
         norms: [B, G] per-example norms before clipping; infinite for an example that is left out.
         losses: [B].
-        non_finite: how many examples are left out because their gradient or loss is not finite, or far too large.
+        non_finite: how many examples are left out because their gradient or loss is not finite, or
+            far too large.
         jacobian: for scale parameters, what their gradients were divided by.
     """
 
@@ -40,7 +44,9 @@ class ClippedGradients:
     jacobian: Mapping[str, Tensor]
 
     @torch.no_grad()
-    def add_to(self, totals: Mapping[str, Tensor], scales: Mapping[str, float] | None = None) -> None:
+    def add_to(
+        self, totals: Mapping[str, Tensor], scales: Mapping[str, float] | None = None
+    ) -> None:
         """totals += scale · Σ_i factor_i · gradient_i for every parameter, in place.
 
         Args:
@@ -73,15 +79,18 @@ class ClippedSum:
     Nothing in here is private yet: not the sum, not the norms, not the count, not the losses.
 
     Attributes:
-        grads: the sum, for each trainable parameter by name. For the parameters in ``jacobian`` it is the sum of
-            gradients divided by that Jacobian (see there).
-        norms: [B, G] per-example norms before clipping, one column for each group that is clipped together.
+        grads: the sum, for each trainable parameter by name. For the parameters in ``jacobian`` it
+            is the sum of gradients divided by that Jacobian (see there).
+        norms: [B, G] per-example norms before clipping, one column for each group that is clipped
+            together.
         losses: [B] the per-example losses.
         count: how many examples the batch had.
-        non_finite: how many of them contributed zero because their gradient or loss was not finite, or far too large.
+        non_finite: how many of them contributed zero because their gradient or loss was not finite,
+            or far too large.
         clipping: the bound that was in force.
-        jacobian: for scale parameters, the factor by which the noisy sum has to be multiplied (after the noise) to
-            be the gradient again: they are clipped and noised in the units of the weights, not of log σ².
+        jacobian: for scale parameters, the factor by which the noisy sum has to be multiplied
+            (after the noise) to be the gradient again: they are clipped and noised in the units of
+            the weights, not of log σ².
     """
 
     grads: dict[str, Tensor]
@@ -98,5 +107,7 @@ class ClippedSum:
         return self.norms.shape[1]
 
     def sensitivity(self, relation: Relation) -> float:
-        """How far one example can move ``grads`` in L2 norm, under this relation between data sets."""
+        """How far one example can move ``grads`` in L2 norm, under this relation between data
+        sets.
+        """
         return self.clipping.sensitivity(relation, self.groups)

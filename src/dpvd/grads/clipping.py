@@ -14,8 +14,8 @@ from dpvd.privacy import Relation
 
 __all__ = ["Clipping", "ClippingMode"]
 
-# Norms and factors are computed in floating point. Aiming this many units of rounding below the clip norm
-# keeps the bound true in spite of it (2e-6 of the norm in float32, 4e-15 in float64).
+# Norms and factors are computed in floating point. Aiming this many units of rounding below the
+# clip norm keeps the bound true in spite of it (2e-6 of the norm in float32, 4e-15 in float64).
 ROUNDING_UNITS = 16
 
 
@@ -25,9 +25,13 @@ class ClippingMode(StrEnum):
     FLAT = "flat"
     """The gradient over all parameters is scaled down to the clip norm where it is longer."""
     PER_LAYER = "per-layer"
-    """Each layer's gradient is clipped on its own at the clip norm (the paper): sensitivity √L · C."""
+    """Each layer's gradient is clipped on its own at the clip norm (the paper): sensitivity √L ·
+    C.
+    """
     AUTOMATIC = "automatic"
-    """Each gradient is normalised, C·g/(‖g‖ + γ) (Bu et al., arXiv 2206.07136): no threshold to tune."""
+    """Each gradient is normalised, C·g/(‖g‖ + γ) (Bu et al., arXiv 2206.07136): no threshold to
+    tune.
+    """
     NONE = "none"
     """No bound: ordinary training, without privacy."""
 
@@ -37,13 +41,14 @@ class Clipping:
     """The bound on one example's share of the gradient sum.
 
     Guarantees:
-        The scaled gradient of one example has norm at most ``clip_norm`` (in each layer, for ``PER_LAYER``),
-        for every input, non-finite ones included: those are scaled to exactly zero.
+        The scaled gradient of one example has norm at most ``clip_norm`` (in each layer, for
+        ``PER_LAYER``), for every input, non-finite ones included: those are scaled to exactly zero.
 
     Args:
         mode: which norm is bounded, and how.
         clip_norm: C, the bound.
-        stability: γ of automatic clipping; gradients much shorter than it are not blown up to the full norm.
+        stability: γ of automatic clipping; gradients much shorter than it are not blown up to the
+            full norm.
     """
 
     mode: ClippingMode = ClippingMode.FLAT
@@ -58,8 +63,8 @@ class Clipping:
         """What each example's gradient is multiplied by.
 
         Args:
-            norms: [B, G], one column for each group of parameters that is clipped together; infinite for an example
-                that is to be left out.
+            norms: [B, G], one column for each group of parameters that is clipped together;
+                infinite for an example that is to be left out.
 
         Returns:
             [B, G]; 0 where the norm is infinite.
@@ -74,8 +79,8 @@ class Clipping:
     def sensitivity(self, relation: Relation, groups: int) -> float:
         """L2 sensitivity of the sum: how far one example can move it.
 
-        Adding or removing an example moves the sum by at most its clipped gradient, C·√G for G groups that are
-        clipped separately; replacing one example by another by at most twice that.
+        Adding or removing an example moves the sum by at most its clipped gradient, C·√G for G
+        groups that are clipped separately; replacing one example by another by at most twice that.
         """
         if self.mode is ClippingMode.NONE:
             return math.inf

@@ -35,4 +35,6 @@ def agree(ours: Tensor, truth: Tensor) -> bool:
         return True
     excess = (ours - truth)[finite]
     scale = float(truth[finite].abs().max())
-    return bool((excess >= -tolerance * (scale + 1e-6)).all() and (excess <= tolerance * (scale + 10)).all())
+    return bool(
+        (excess >= -tolerance * (scale + 1e-6)).all() and (excess <= tolerance * (scale + 10)).all()
+    )

@@ -37,13 +37,15 @@ class Problem:
 
 
 def check(model: nn.Module) -> list[Problem]:
-    """List everything in a model that private training cannot take, in the mode (train or eval) that it is in.
+    """List everything in a model that private training cannot take, in the mode (train or eval)
+    that it is in.
 
-    Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words. The model is
+    Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words.
+        The model is
     neither run nor changed.
 
-    Edge cases: that a custom module mixes examples, or keeps something of them, cannot be seen by looking at it;
-    ``clipped_grad`` finds it by trying.
+    Edge cases: that a custom module mixes examples, or keeps something of them, cannot be seen by
+    looking at it; ``clipped_grad`` finds it by trying.
 
     Returns:
         The problems in the order of the modules; empty if there are none.
@@ -63,7 +65,12 @@ def check(model: nn.Module) -> list[Problem]:
     ]
     if not any(parameter.requires_grad for parameter in model.parameters()):
         found.append(
-            Problem("", type(model).__name__, "has no trainable parameter", "Set requires_grad on those to be trained")
+            Problem(
+                "",
+                type(model).__name__,
+                "has no trainable parameter",
+                "Set requires_grad on those to be trained",
+            )
         )
     return found
 
@@ -72,7 +79,9 @@ def refuse_problems(model: nn.Module) -> None:
     """Raise with the first problem of a model, if there is one."""
     problems = check(model)
     if problems:
-        more = f" ({len(problems) - 1} more: dpvd.check(model) lists all)" if len(problems) > 1 else ""
+        more = (
+            f" ({len(problems) - 1} more: dpvd.check(model) lists all)" if len(problems) > 1 else ""
+        )
         raise DpvdError(f"{problems[0]}{more}")
 
 
@@ -84,9 +93,14 @@ Complaint = tuple[str, str]
 def _batch_statistics(module: nn.Module) -> Complaint | None:
     if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
         return (
-            "normalises with statistics of the whole batch: an example then reaches beyond its own clipped gradient "
-            "and the guarantee is void",
-            "Replace it by nn.GroupNorm (dpvd.fix does), or put it in eval mode with statistics from public data",
+            (
+                "normalises with statistics of the whole batch: an example then reaches beyond its"
+                " own clipped gradient and the guarantee is void"
+            ),
+            (
+                "Replace it by nn.GroupNorm (dpvd.fix does), or put it in eval mode with statistics"
+                " from public data"
+            ),
         )
     return None
 
@@ -104,9 +118,14 @@ def _observes(module: nn.Module) -> Complaint | None:
     observing = isinstance(module, FakeQuantizeBase) and bool(module.observer_enabled.any())
     if observing or isinstance(module, ObserverBase):
         return (
-            "observes the range of what passes through it: that leaves with the model without noise",
-            "Switch observers off (module.disable_observer()) after setting ranges from public data, or quantise after "
-            "training",
+            (
+                "observes the range of what passes through it: that leaves with the model without"
+                " noise"
+            ),
+            (
+                "Switch observers off (module.disable_observer()) after setting ranges from public"
+                " data, or quantise after training"
+            ),
         )
     return None
 
@@ -114,8 +133,10 @@ def _observes(module: nn.Module) -> Complaint | None:
 def _rewrites_rows(module: nn.Module) -> Complaint | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.max_norm is not None:
         return (
-            "rescales in place the rows that a batch looks up (max_norm): which rows changed shows, without noise, "
-            "what the batch held",
+            (
+                "rescales in place the rows that a batch looks up (max_norm): which rows changed"
+                " shows, without noise, what the batch held"
+            ),
             "Set max_norm=None and bound the embeddings where they are used",
         )
     return None
@@ -124,16 +145,26 @@ def _rewrites_rows(module: nn.Module) -> Complaint | None:
 def _counts_in_batch(module: nn.Module) -> Complaint | None:
     if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.scale_grad_by_freq:
         return (
-            "divides gradients by counts over the batch (scale_grad_by_freq): an example changes those of others",
+            (
+                "divides gradients by counts over the batch (scale_grad_by_freq): an example"
+                " changes those of others"
+            ),
             "Set scale_grad_by_freq=False",
         )
     return None
 
 
 def _sparse_gradients(module: nn.Module) -> Complaint | None:
-    if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse and module.weight.requires_grad:
+    if (
+        isinstance(module, nn.Embedding | nn.EmbeddingBag)
+        and module.sparse
+        and module.weight.requires_grad
+    ):
         return (
-            "asks for sparse gradients: noise on the looked-up rows alone would show which they are",
+            (
+                "asks for sparse gradients: noise on the looked-up rows alone would show which"
+                " they are"
+            ),
             "Set sparse=False",
         )
     return None
@@ -141,9 +172,16 @@ def _sparse_gradients(module: nn.Module) -> Complaint | None:
 
 def _overlapping(module: nn.Module) -> Complaint | None:
     trainable = (p for p in module.parameters(recurse=False) if p.requires_grad and not is_lazy(p))
-    if any(stride == 0 and size > 1 for p in trainable for stride, size in zip(p.stride(), p.shape, strict=True)):
+    if any(
+        stride == 0 and size > 1
+        for p in trainable
+        for stride, size in zip(p.stride(), p.shape, strict=True)
+    ):
         return (
-            "trains a parameter whose entries share memory (expand): no noise can be added to them one by one",
+            (
+                "trains a parameter whose entries share memory (expand): no noise can be added to"
+                " them one by one"
+            ),
             "Give it memory of its own: nn.Parameter(values.clone())",
         )
     return None
@@ -160,12 +198,19 @@ def _lazy(module: nn.Module) -> Complaint | None:
 
 def _coarse_numbers(module: nn.Module) -> Complaint | None:
     trainable = (p for p in module.parameters(recurse=False) if p.requires_grad)
-    dtypes = sorted({str(p.dtype) for p in trainable if p.dtype not in (torch.float32, torch.float64)})
+    dtypes = sorted(
+        {str(p.dtype) for p in trainable if p.dtype not in (torch.float32, torch.float64)}
+    )
     if dtypes:
         return (
-            f"trains parameters of type {', '.join(dtypes)}: the norms, sums and noise of the guarantee need float32 "
-            "or float64",
-            "Use model.float(), with torch.autocast in the loss, around the forward pass, if it has to be faster",
+            (
+                f"trains parameters of type {', '.join(dtypes)}: the norms, sums and noise of the"
+                " guarantee need float32 or float64"
+            ),
+            (
+                "Use model.float(), with torch.autocast in the loss, around the forward pass, if it"
+                " has to be faster"
+            ),
         )
     return None
 

@@ -1,7 +1,9 @@
-"""The fast engine: one forward pass, one backward pass to layer outputs, one weighted product per weight.
+"""The fast engine: one forward pass, one backward pass to layer outputs, one weighted product per
+weight.
 
-No per-example gradient of a layer with a rule is ever stored. Modules without a rule are differentiated per
-example on their own with ``torch.func``; the rest of the model keeps its factors.
+No per-example gradient of a layer with a rule is ever stored. Modules without a rule are
+differentiated per example on their own with ``torch.func``; the rest of the model keeps its
+factors.
 """
 
 import logging
@@ -40,9 +42,14 @@ def factored(
         losses = per_example_losses(model, loss_fn, batch)
     arriving = _backward_to_outputs(losses, calls)
     with torch.no_grad():
-        terms, jacobian = _collect_terms(calls, arriving, len(losses), grouping), grouping.jacobians()
+        terms, jacobian = (
+            _collect_terms(calls, arriving, len(losses), grouping),
+            grouping.jacobians(),
+        )
         common = _in_common(terms)
-        gradients = {name: prepare(parts, jacobian.get(name), common) for name, parts in terms.items()}
+        gradients = {
+            name: prepare(parts, jacobian.get(name), common) for name, parts in terms.items()
+        }
         return assemble(gradients, losses, clipping, grouping, jacobian)
 
 
@@ -58,8 +65,12 @@ def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Grads]:
     return [tuple(None if edge is None else next(found) for edge in call.edges) for call in calls]
 
 
-def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, grouping: Grouping) -> dict[str, list[Term]]:
-    """All terms of each parameter, over all calls: parameters that are used twice or tied get the sum."""
+def _collect_terms(
+    calls: list[Call], arriving: list[Grads], count: int, grouping: Grouping
+) -> dict[str, list[Term]]:
+    """All terms of each parameter, over all calls: parameters that are used twice or tied get the
+    sum.
+    """
     terms: dict[str, list[Term]] = {}
     for call, grads in zip(calls, arriving, strict=True):
         if all(grad is None for grad in grads):
@@ -72,7 +83,9 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
             found = unit.rule(unit.module, call, *grads)
         else:
             _say_fallback(call)
-            found = {name: [Direct(value)] for name, value in module_gradients(call, *grads).items()}
+            found = {
+                name: [Direct(value)] for name, value in module_gradients(call, *grads).items()
+            }
         for local, parts in found.items():
             if local in parameters:
                 terms.setdefault(grouping.name_of(parameters[local]), []).extend(parts)
@@ -80,15 +93,23 @@ def _collect_terms(calls: list[Call], arriving: list[Grads], count: int, groupin
 
 
 def _check_precision(call: Call, grads: Grads) -> None:
-    """Raise if a layer computed in half precision, as under autocast: its factors are too coarse for norms and sums."""
-    coarse = {str(grad.dtype) for grad in grads if grad is not None and grad.dtype in (torch.float16, torch.bfloat16)}
+    """Raise if a layer computed in half precision, as under autocast: its factors are too coarse
+    for norms and sums.
+    """
+    coarse = {
+        str(grad.dtype)
+        for grad in grads
+        if grad is not None and grad.dtype in (torch.float16, torch.bfloat16)
+    }
     if coarse:
         raise CannotFactor(f"{call.unit.name!r} computes in {', '.join(coarse)}")
 
 
 def _in_common(terms: dict[str, list[Term]]) -> set[int]:
     """Ids of the left factors that several parameters have."""
-    lefts = Counter(id(term.left) for parts in terms.values() for term in parts if isinstance(term, Outer))
+    lefts = Counter(
+        id(term.left) for parts in terms.values() for term in parts if isinstance(term, Outer)
+    )
     return {factor for factor, count in lefts.items() if count > 1}
 
 

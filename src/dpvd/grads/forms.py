@@ -3,8 +3,9 @@
     ‖Σ_k S_k ∘ (l_k ⊗ r_k)‖² = Σ_(k,m) Σ_o (l_k l_m)_o [(r_k r_m) (S_k ∘ S_m)ᵀ]_o
     Σ_i c_i S ∘ (l_i ⊗ r_i)  = S ∘ (diag(c) l)ᵀ r
 
-Terms with several positions per example (sequences, convolutions) use the Gram form or are materialised, whichever is
-cheaper. Looked-up rows of a table touch so few of its entries that they are kept as they are.
+Terms with several positions per example (sequences, convolutions) use the Gram form or are
+materialised, whichever is cheaper. Looked-up rows of a table touch so few of its entries that they
+are kept as they are.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -17,7 +18,16 @@ import torch
 from torch import Tensor
 
 from dpvd.grads.products import GRAM_PIECE, Products, additions, product, rounded_up
-from dpvd.grads.terms import Direct, Formed, Lookup, Outer, Term, gram_is_cheaper, materialised, with_positions
+from dpvd.grads.terms import (
+    Direct,
+    Formed,
+    Lookup,
+    Outer,
+    Term,
+    gram_is_cheaper,
+    materialised,
+    with_positions,
+)
 from dpvd.nn.sum_of_squares import row_squares
 
 __all__ = ["Factored", "FormedAgain", "Gram", "Materialised", "PerExample", "Rows", "prepare"]
@@ -37,8 +47,8 @@ class PerExample(Protocol):
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         """out += scale · Σ_i weights_i · gradient_i, for weights [B].
 
-        The result goes into a contiguous tensor of the parameter's shape. All gradients must be finite: 0 · ∞ would
-        poison the sum.
+        The result goes into a contiguous tensor of the parameter's shape. All gradients must be
+        finite: 0 · ∞ would poison the sum.
         """
         ...
 
@@ -47,19 +57,25 @@ class PerExample(Protocol):
         ...
 
 
-def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collection[int] = frozenset()) -> PerExample:
+def prepare(
+    terms: Sequence[Term], divisor: Tensor | None = None, common: Collection[int] = frozenset()
+) -> PerExample:
     """Choose the cheapest form for the sum of these terms, each divided elementwise by ``divisor``.
 
     Args:
         terms: of one parameter, at least one.
         divisor: of the parameter's shape.
-        common: ids of left factors that terms of other parameters have too: their inner products cost nothing more.
+        common: ids of left factors that terms of other parameters have too: their inner products
+            cost nothing more.
     """
     if divisor is not None:
         terms = [_divide(term, divisor) for term in terms]
     lookups = [term for term in terms if isinstance(term, Lookup)]
     if len(lookups) == len(terms):
-        index, values = (torch.cat(parts, dim=1) for parts in zip(*((t.index, t.values) for t in lookups), strict=True))
+        index, values = (
+            torch.cat(parts, dim=1)
+            for parts in zip(*((t.index, t.values) for t in lookups), strict=True)
+        )
         return Rows(index, values, lookups[0].rows)
     outers = [term for term in terms if isinstance(term, Outer)]
     if len(outers) < len(terms):
@@ -76,7 +92,10 @@ def prepare(terms: Sequence[Term], divisor: Tensor | None = None, common: Collec
         return Materialised(_summed(terms))
     joined = outers[0]
     if len(outers) > 1:
-        left, right = ([with_positions(f) for f in fs] for fs in zip(*((t.left, t.right) for t in outers), strict=True))
+        left, right = (
+            [with_positions(f) for f in fs]
+            for fs in zip(*((t.left, t.right) for t in outers), strict=True)
+        )
         joined = Outer(torch.cat(left, dim=1), torch.cat(right, dim=1), groups=joined.groups)
     if gram_is_cheaper(joined, left_is_common=id(joined.left) in common):
         return Gram(joined)
@@ -93,7 +112,9 @@ class Factored:
         if len(self.terms) == 1 and self.terms[0].scale is None:
             (term,) = self.terms
             return products.squares(term.left) * products.squares(term.right)
-        products.sizes += [products.squares(term.left) * products.squares(term.right) for term in self.terms]
+        products.sizes += [
+            products.squares(term.left) * products.squares(term.right) for term in self.terms
+        ]
         squares = [_inner(term, term) for term in self.terms]
         total = _add(squares)
         for first, second in combinations(self.terms, 2):
@@ -113,19 +134,28 @@ class Factored:
                 out[part].addcmul_(left[:, part].T @ right, term.scale[part], value=scale)
 
     def only(self, examples: Tensor) -> "Factored":
-        return Factored([replace(t, left=t.left[examples], right=t.right[examples]) for t in self.terms])
+        return Factored(
+            [replace(t, left=t.left[examples], right=t.right[examples]) for t in self.terms]
+        )
 
 
 @dataclass(frozen=True)
 class Gram:
-    """An unscaled term with several positions: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t), block by block."""
+    """An unscaled term with several positions: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t), block
+    by block.
+    """
 
     term: Outer
 
     def squared_norm(self, products: Products) -> Tensor:
         left, right = (with_positions(factor) for factor in (self.term.left, self.term.right))
-        own, other = products.gram(left, self.term.groups), products.gram(right, self.term.groups)  # [B, G, T, T]
-        lengths = (own.diagonal(dim1=2, dim2=3) * other.diagonal(dim1=2, dim2=3)).sqrt()  # of the outer products
+        own, other = (
+            products.gram(left, self.term.groups),
+            products.gram(right, self.term.groups),
+        )  # [B, G, T, T]
+        lengths = (
+            own.diagonal(dim1=2, dim2=3) * other.diagonal(dim1=2, dim2=3)
+        ).sqrt()  # of the outer products
         magnitude = lengths.sum(2).square().sum(1)
         count = sum(additions(f.shape[-1] // self.term.groups, GRAM_PIECE) for f in (left, right))
         return rounded_up((own * other).sum((1, 2, 3)), magnitude, count)
@@ -133,19 +163,30 @@ class Gram:
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
         left, right = _weighted(self.term.left, self.term.right, weights)
         left, right = with_positions(left), with_positions(right)
-        if left.stride(0) < left.stride(1):  # positions come first in memory: taken as it lies, nothing is copied
+        if left.stride(0) < left.stride(
+            1
+        ):  # positions come first in memory: taken as it lies, nothing is copied
             left, right = left.transpose(0, 1), right.transpose(0, 1)
-        left, right = (f.reshape(-1, self.term.groups, f.shape[2] // self.term.groups) for f in (left, right))
-        left, right = left.permute(1, 2, 0), right.transpose(0, 1)  # [G, out / G, B T] and [G, B T, in / G]
+        left, right = (
+            f.reshape(-1, self.term.groups, f.shape[2] // self.term.groups) for f in (left, right)
+        )
+        left, right = (
+            left.permute(1, 2, 0),
+            right.transpose(0, 1),
+        )  # [G, out / G, B T] and [G, B T, in / G]
         out.view(self.term.groups, left.shape[1], right.shape[2]).baddbmm_(left, right, alpha=scale)
 
     def only(self, examples: Tensor) -> "Gram":
-        return Gram(replace(self.term, left=self.term.left[examples], right=self.term.right[examples]))
+        return Gram(
+            replace(self.term, left=self.term.left[examples], right=self.term.right[examples])
+        )
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Looked-up rows: ‖Σ_t e(i_t) ⊗ v_t‖² = Σ_rows ‖Σ_(t: i_t = row) v_t‖², without a row that was not looked up."""
+    """Looked-up rows: ‖Σ_t e(i_t) ⊗ v_t‖² = Σ_rows ‖Σ_(t: i_t = row) v_t‖², without a row that was
+    not looked up.
+    """
 
     index: Tensor  # [B, T]
     values: Tensor  # [B, T, d]
@@ -158,9 +199,11 @@ class Rows:
         per_row = self.values.new_zeros(len(seen), self.values.shape[2])
         per_row.index_add_(0, place.flatten(), self.values.flatten(0, 1))
         total = per_row.new_zeros(count).index_add_(0, seen // self.rows, row_squares(per_row))
-        # Rows that are looked up more than once are added up in place, on what is there: large ones that cancel each
-        # other would take digits of it along.
-        magnitude = row_squares(self.values.flatten(0, 1)).sqrt().view(self.index.shape).sum(1).square()
+        # Rows that are looked up more than once are added up in place, on what is there: large ones
+        # that cancel each other would take digits of it along.
+        magnitude = (
+            row_squares(self.values.flatten(0, 1)).sqrt().view(self.index.shape).sum(1).square()
+        )
         return rounded_up(total, magnitude, self.index.shape[1])
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
@@ -184,7 +227,10 @@ class Materialised:
         return squares if self.scale is None else row_squares(rows, self.scale.reshape(-1))
 
     def add_sum(self, weights: Tensor, out: Tensor, scale: float) -> None:
-        rows, weights = self.values.reshape(len(weights), -1), weights.unsqueeze(0)  # a matrix product: the faster one
+        rows, weights = (
+            self.values.reshape(len(weights), -1),
+            weights.unsqueeze(0),
+        )  # a matrix product: the faster one
         if self.scale is None:
             out.view(1, -1).addmm_(weights, rows, alpha=scale)
         else:
@@ -196,14 +242,17 @@ class Materialised:
 
 @dataclass(frozen=True)
 class FormedAgain:
-    """Gradients that are formed twice, for their norms and for their sum: never are those of all examples in memory.
+    """Gradients that are formed twice, for their norms and for their sum: never are those of all
+    examples in memory.
 
-    They are the same bits both times, so that no bound on rounding comes between norm and sum. Some are kept meanwhile,
-    which saves a part of the time.
+    They are the same bits both times, so that no bound on rounding comes between norm and sum. Some
+    are kept meanwhile, which saves a part of the time.
     """
 
     term: Formed
-    kept: dict[int, Tensor] = field(default_factory=dict)  # by the number of a piece, its gradients [b, entries]
+    kept: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # by the number of a piece, its gradients [b, entries]
 
     def squared_norm(self, products: Products) -> Tensor:
         scale, found = self.term.scale.reshape(-1), []
@@ -226,7 +275,9 @@ class FormedAgain:
 
     def only(self, examples: Tensor) -> "FormedAgain":
         form = self.term.form
-        return FormedAgain(replace(self.term, count=len(examples), form=lambda part: form(examples[part])))
+        return FormedAgain(
+            replace(self.term, count=len(examples), form=lambda part: form(examples[part]))
+        )
 
     def _parts(self) -> Iterator[slice]:
         return _pieces(self.term.count, self.term.scale.numel())
@@ -236,7 +287,9 @@ def _formed(term: Outer, scale: Tensor) -> Formed:
     """A term with a scale and several positions."""
 
     def form(examples: slice | Tensor) -> Tensor:
-        return materialised(replace(term, left=term.left[examples], right=term.right[examples], scale=None))
+        return materialised(
+            replace(term, left=term.left[examples], right=term.right[examples], scale=None)
+        )
 
     return Formed(len(term.left), form, scale)
 
@@ -255,7 +308,9 @@ def _add(parts: list[Tensor]) -> Tensor:
 
 def _divide(term: Term, divisor: Tensor) -> Term:
     if isinstance(term, Direct):
-        return Direct(term.values, divisor.reciprocal() if term.scale is None else term.scale / divisor)
+        return Direct(
+            term.values, divisor.reciprocal() if term.scale is None else term.scale / divisor
+        )
     if isinstance(term, Formed):
         return replace(term, scale=term.scale / divisor)
     if isinstance(term, Lookup):
@@ -279,13 +334,19 @@ def _inner(first: Outer, second: Outer) -> Tensor:
 
 
 def _pieces(count: int, entries: int) -> Iterator[slice]:
-    """Rows with so many entries each, some at a time: what is computed of them is not held for all at once."""
+    """Rows with so many entries each, some at a time: what is computed of them is not held for all
+    at once.
+    """
     step = max(1, HELD_ENTRIES // max(1, entries))
     return (slice(begin, begin + step) for begin in range(0, count, step))
 
 
 def _flatten(term: Outer) -> Outer:
-    return term if term.left.dim() == 2 else Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
+    return (
+        term
+        if term.left.dim() == 2
+        else Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
+    )
 
 
 def _column(weights: Tensor, like: Tensor) -> Tensor:

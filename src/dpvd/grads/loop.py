@@ -1,4 +1,6 @@
-"""The oracle: one backward pass for each example. Slow, short, and the truth that other engines are tested against."""
+"""The oracle: one backward pass for each example. Slow, short, and the truth that other engines are
+tested against.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,10 +17,14 @@ from dpvd.nn import NoiseTape
 
 __all__ = ["loop", "norms_in_company", "true_norms"]
 
-PIECE = 1 << 20  # entries that are squared at a time, and that a backward pass of its own is made for
+PIECE = (
+    1 << 20
+)  # entries that are squared at a time, and that a backward pass of its own is made for
 
 
-def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping) -> ClippedGradients:
+def loop(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping
+) -> ClippedGradients:
     """Clipped gradients by the definition."""
     count, jacobian = batch_size(batch), grouping.jacobians()
     gradients = {name: p.new_zeros(count, *p.shape) for name, p in grouping.parameters.items()}
@@ -27,7 +33,9 @@ def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, gr
         for name, gradient in found:
             gradients[name][i] = gradient
         losses.append(loss)
-        norms.append(_norms(loss, ((name, values[i]) for name, values in gradients.items()), grouping))
+        norms.append(
+            _norms(loss, ((name, values[i]) for name, values in gradients.items()), grouping)
+        )
         factors.append([_factor(norm, clipping, loss.dtype) for norm in norms[-1]])
     non_finite = sum(math.inf in row for row in norms)
     return ClippedGradients(
@@ -43,14 +51,20 @@ def loop(model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, gr
 
 
 def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
-    """[B, G]: the norms of the examples' gradients, of which only a part of one is held at a time."""
+    """[B, G]: the norms of the examples' gradients, of which only a part of one is held at a
+    time.
+    """
     examples = _examples(model, loss_fn, batch, grouping, grouping.jacobians())
     found = [(loss, _norms(loss, gradients, grouping)) for loss, gradients in examples]
     return found[0][0].new_tensor([norms for _, norms in found])
 
 
-def norms_in_company(model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, grouping: Grouping) -> Tensor:
-    """[G]: the norms of one example's gradient, that of its own loss in a pass over all examples."""
+def norms_in_company(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, grouping: Grouping
+) -> Tensor:
+    """[G]: the norms of one example's gradient, that of its own loss in a pass over all
+    examples.
+    """
     losses = per_example_losses(model, loss_fn, batch)
     gradients = _gradients(losses[i], grouping.parameters, grouping.jacobians())
     return losses.new_tensor(_norms(losses[i].detach(), gradients, grouping))
@@ -59,7 +73,9 @@ def norms_in_company(model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, gr
 def _examples(
     model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping, jacobian: dict[str, Tensor]
 ) -> Iterator[tuple[Tensor, Iterator[tuple[str, Tensor]]]]:
-    """Loss and gradients of each example in turn, with the noise that it had in the whole batch's forward pass."""
+    """Loss and gradients of each example in turn, with the noise that it had in the whole batch's
+    forward pass.
+    """
     tape = NoiseTape()
     with tape.recording(), torch.no_grad():
         per_example_losses(model, loss_fn, copied(batch))
@@ -72,17 +88,23 @@ def _examples(
 def _gradients(
     loss: Tensor, parameters: dict[str, nn.Parameter], jacobian: dict[str, Tensor]
 ) -> Iterator[tuple[str, Tensor]]:
-    """The gradient of each parameter. Those of a large model are not held all at once: that would be a second model."""
+    """The gradient of each parameter. Those of a large model are not held all at once: that would
+    be a second model.
+    """
     pieces = _pieces(parameters)
     for last, names in zip([False] * (len(pieces) - 1) + [True], pieces, strict=True):
         wanted = [parameters[name] for name in names]
-        found = iter(torch.autograd.grad(loss, wanted, retain_graph=not last, materialize_grads=True))
+        found = iter(
+            torch.autograd.grad(loss, wanted, retain_graph=not last, materialize_grads=True)
+        )
         for name in names:
             yield name, next(found) / jacobian[name] if name in jacobian else next(found)
 
 
 def _pieces(parameters: dict[str, nn.Parameter]) -> list[list[str]]:
-    """Names of parameters, each time so many as have a quarter of all entries, or one that has more."""
+    """Names of parameters, each time so many as have a quarter of all entries, or one that has
+    more.
+    """
     sizes = {name: parameter.numel() for name, parameter in parameters.items()}
     most = max(PIECE, max(sizes.values()), sum(sizes.values()) // 4)
     pieces: list[list[str]] = []
@@ -96,12 +118,16 @@ def _pieces(parameters: dict[str, nn.Parameter]) -> list[list[str]]:
     return pieces
 
 
-def _norms(loss: Tensor, gradients: Iterator[tuple[str, Tensor]], grouping: Grouping) -> list[float]:
+def _norms(
+    loss: Tensor, gradients: Iterator[tuple[str, Tensor]], grouping: Grouping
+) -> list[float]:
     """The norm of each clipping group; ∞ for all of them if anything is not finite."""
     squares = [0.0] * grouping.count
     for name, gradient in gradients:
         pieces = torch.split(gradient.flatten(), PIECE)
-        squares[grouping.group_of[name]] += sum(float(piece.double().square().sum()) for piece in pieces)
+        squares[grouping.group_of[name]] += sum(
+            float(piece.double().square().sum()) for piece in pieces
+        )
     finite = math.isfinite(loss) and all(map(math.isfinite, squares))
     return [math.sqrt(square) if finite else math.inf for square in squares]
 

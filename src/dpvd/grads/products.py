@@ -15,11 +15,13 @@ GRAM_PIECE = 128  # products that are added up in one go where norms depend on i
 
 
 class Products:
-    """Inner products of factors, computed once for each factor: parameters of one layer have theirs in common.
+    """Inner products of factors, computed once for each factor: parameters of one layer have theirs
+    in common.
 
     Attributes:
-        sizes: [B] each: squared norms of all that norms and sums are made from. A norm that is finite says little of
-            them: 10⁻²⁵ squared is 0, whatever it is multiplied by. See :func:`largest_size`.
+        sizes: [B] each: squared norms of all that norms and sums are made from. A norm that is
+            finite says little of them: 10⁻²⁵ squared is 0, whatever it is multiplied by. See
+            :func:`largest_size`.
     """
 
     def __init__(self) -> None:
@@ -49,17 +51,21 @@ class Products:
 
 @cache
 def largest_size(dtype: torch.dtype) -> float:
-    """The largest squared norm of a factor, or of an unscaled gradient, at which norms hold: 7e30 in float32.
+    """The largest squared norm of a factor, or of an unscaled gradient, at which norms hold: 7e30
+    in float32.
 
-    A square below the smallest number of its type is rounded to 0, and the error is multiplied by the other factor's
-    square, up to this; a scale that makes a gradient small is applied after examples have been added up, which must not
-    overflow before. Both errors are below 10⁻¹⁰, and nothing that learns comes near: an example beyond is left out.
+    A square below the smallest number of its type is rounded to 0, and the error is multiplied by
+    the other factor's square, up to this; a scale that makes a gradient small is applied after
+    examples have been added up, which must not overflow before. Both errors are below 10⁻¹⁰, and
+    nothing that learns comes near: an example beyond is left out.
     """
     return float(torch.finfo(dtype).max ** 0.8)
 
 
 def product(left: Tensor, right: Tensor, piece: int) -> Tensor:
-    """left @ right, with no more than ``piece`` products added up in one go: see :func:`rounded_up`."""
+    """left @ right, with no more than ``piece`` products added up in one go: see
+    :func:`rounded_up`.
+    """
     pieces = zip(torch.split(left, piece, -1), torch.split(right, piece, -2), strict=True)
     return reduce(torch.add, [one @ other for one, other in pieces])
 
@@ -72,10 +78,11 @@ def additions(length: int, piece: int) -> int:
 def rounded_up(total: Tensor, magnitude: Tensor, count: int) -> Tensor:
     """A squared norm that is not below the true one, in spite of rounding.
 
-    Matrix products may add up their n terms one after the other, and are then off by up to n/2 units of rounding of
-    the sum of the terms' magnitudes (Higham, Accuracy and Stability of Numerical Algorithms, Sec. 3.1): over 20,000
-    equal entries in float32 a norm came out 250 units too short. torch's own sums are made in a cascade, and so short
-    that the margin of the clip norm covers them.
+    Matrix products may add up their n terms one after the other, and are then off by up to n/2
+    units of rounding of the sum of the terms' magnitudes (Higham, Accuracy and Stability of
+    Numerical Algorithms, Sec. 3.1): over 20,000 equal entries in float32 a norm came out 250 units
+    too short. torch's own sums are made in a cascade, and so short that the margin of the clip norm
+    covers them.
 
     Args:
         total: what was computed.

@@ -31,12 +31,14 @@ MEMORY = (
 
 
 def refuse_change(names: list[str], settled: frozenset[str], watch: Watch) -> None:
-    """Raise if something changed in a forward pass that was not seen to change whatever the data."""
+    """Raise if something changed in a forward pass that was not seen to change whatever the
+    data.
+    """
     for name in names:
         if watch.is_parameter(name):
             raise NotIsolated(
-                f"parameter {name!r} is changed by the forward pass itself: that leaves with the model without noise. "
-                "Change it between steps, from what is private already"
+                f"parameter {name!r} is changed by the forward pass itself: that leaves with the"
+                " model without noise. Change it between steps, from what is private already"
             )
         if name not in settled:
             raise keeps_data(name)
@@ -44,6 +46,7 @@ def refuse_change(names: list[str], settled: frozenset[str], watch: Watch) -> No
 
 def keeps_data(name: str) -> NotIsolated:
     return NotIsolated(
-        f"buffer {name!r} keeps something of the data, statistics or examples, which leaves with the model without "
-        "noise. Put the module that writes it in eval mode with values from public data, or remove it"
+        f"buffer {name!r} keeps something of the data, statistics or examples, which leaves with"
+        " the model without noise. Put the module that writes it in eval mode with values from"
+        " public data, or remove it"
     )

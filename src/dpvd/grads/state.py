@@ -15,7 +15,9 @@ from torch import Tensor, nn
 __all__ = ["Snapshot", "Watch", "digest", "is_plain_object", "modules_of", "parts_of"]
 
 DEEPEST = 4  # how many objects are opened, one inside the other, in search of state
-LARGEST_COPY = 1 << 20  # entries of a tensor that is no buffer; a data set that hangs on an object is not copied
+LARGEST_COPY = (
+    1 << 20
+)  # entries of a tensor that is no buffer; a data set that hangs on an object is not copied
 MOST_MEMBERS = 1000  # of a container that is looked into
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module())) - {"training"}
@@ -36,7 +38,9 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
         code = value.__code__
         cells = zip(code.co_freevars, value.__closure__ or (), strict=True)
         named = [(name, cell.cell_contents) for name, cell in cells if _is_filled(cell)]
-        named += [(name, value.__globals__[name]) for name in code.co_names if name in value.__globals__]
+        named += [
+            (name, value.__globals__[name]) for name in code.co_names if name in value.__globals__
+        ]
         return named + [("default", default) for default in value.__defaults__ or ()]
     return []
 
@@ -44,15 +48,17 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
 def digest(tensor: Tensor) -> str:
     """The sum of a tensor's entries in double precision, as text, in which NaN equals NaN.
 
-    It shows that something was written where torch does not count it. Taken piece by piece: as a whole it would take a
-    copy of twice the tensor's size.
+    It shows that something was written where torch does not count it. Taken piece by piece: as a
+    whole it would take a copy of twice the tensor's size.
     """
     pieces = torch.split(tensor.detach().reshape(-1), 1 << 18)
     return float(sum(float(piece.sum(dtype=torch.float64)) for piece in pieces)).hex()
 
 
 def modules_of(loss_fn: Any) -> list[tuple[str, nn.Module]]:
-    """The modules that a loss holds, by where they were found; modules inside those are not listed."""
+    """The modules that a loss holds, by where they were found; modules inside those are not
+    listed.
+    """
     found: dict[int, tuple[str, nn.Module]] = {}
 
     def visit(name: str, value: Any, depth: int) -> None:
@@ -111,7 +117,9 @@ class Snapshot:
     def changed_buffers(self, other: "Snapshot") -> list[str]:
         """Names of the buffers that are not the same in another snapshot."""
         names = {**self.buffers, **other.buffers}
-        return [name for name in names if not _same(self.buffers.get(name), other.buffers.get(name))]
+        return [
+            name for name in names if not _same(self.buffers.get(name), other.buffers.get(name))
+        ]
 
     def same_as(self, other: "Snapshot") -> bool:
         """Whether nothing differs, buffers included."""
@@ -136,7 +144,9 @@ class Snapshot:
                 self._keep_array(name, value)
         elif isinstance(value, list | deque | dict | set | tuple):
             self._visit_container(name, value, depth)
-        elif isinstance(value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random):
+        elif isinstance(
+            value, torch.Generator | np.random.Generator | np.random.RandomState | random.Random
+        ):
             self._keep_generator(value)
         elif isinstance(value, FunctionType | MethodType | partial):
             self._visit_callable(name, value, depth)
@@ -153,7 +163,9 @@ class Snapshot:
             if child is not None:
                 self._visit(_join(name, local), child, depth)
 
-    def _visit_attributes(self, name: str, owner: Any, attributes: dict[str, Any], depth: int) -> None:
+    def _visit_attributes(
+        self, name: str, owner: Any, attributes: dict[str, Any], depth: int
+    ) -> None:
         saved = dict(attributes)
         everything = vars(owner)
         opened = isinstance(owner, nn.Module)
@@ -250,7 +262,9 @@ class Snapshot:
         if isinstance(generator, torch.Generator):
             self._put_back.append(partial(generator.set_state, generator.get_state()))
         elif isinstance(generator, np.random.Generator):
-            self._put_back.append(partial(setattr, generator.bit_generator, "state", generator.bit_generator.state))
+            self._put_back.append(
+                partial(setattr, generator.bit_generator, "state", generator.bit_generator.state)
+            )
         elif isinstance(generator, np.random.RandomState):
             self._put_back.append(partial(generator.set_state, generator.get_state()))
         else:
@@ -281,7 +295,11 @@ class Watch:
 
     def sums(self) -> dict[str, str]:
         """By name, the sum of each parameter, to the last bit; as text, in which NaN equals NaN."""
-        named = ((_join(place, local), tensor) for place, held in self._places for local, tensor in held.items())
+        named = (
+            (_join(place, local), tensor)
+            for place, held in self._places
+            for local, tensor in held.items()
+        )
         return {
             name: digest(tensor)
             for name, tensor in named
@@ -291,13 +309,17 @@ class Watch:
     def now(self) -> list[tuple[Tensor | None, int]]:
         """Each tensor with the number of writes to it."""
         return [
-            (tensor, -1 if tensor is None else tensor._version) for _, held in self._places for tensor in held.values()
+            (tensor, -1 if tensor is None else tensor._version)
+            for _, held in self._places
+            for tensor in held.values()
         ]
 
     def changed(self, before: list[tuple[Tensor | None, int]]) -> list[str]:
         """Names of those that were replaced or written to since."""
         after = self.now()
-        if len(after) == len(before) and all(a is b and i == j for (a, i), (b, j) in zip(after, before, strict=True)):
+        if len(after) == len(before) and all(
+            a is b and i == j for (a, i), (b, j) in zip(after, before, strict=True)
+        ):
             return []
         names = [_join(name, local) for name, held in self._places for local in held]
         if len(after) != len(before):
@@ -325,7 +347,9 @@ def _rebound_globals(function: FunctionType) -> dict[str, Any]:
     names = function.__globals__
     fixed = (FunctionType, type, ModuleType)
     return {
-        name: names[name] for name in function.__code__.co_names if name in names and not isinstance(names[name], fixed)
+        name: names[name]
+        for name in function.__code__.co_names
+        if name in names and not isinstance(names[name], fixed)
     }
 
 
@@ -346,7 +370,9 @@ def _same(one: Any, other: Any) -> bool:
     if isinstance(one, Tensor) and isinstance(other, Tensor):
         if one.shape != other.shape or one.dtype != other.dtype:
             return False
-        return torch.equal(one, other) or bool((one == other).logical_or((one != one) & (other != other)).all())
+        return torch.equal(one, other) or bool(
+            (one == other).logical_or((one != one) & (other != other)).all()
+        )
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         return one.shape == other.shape and one.tobytes() == other.tobytes()
     if isinstance(one, Tensor | np.ndarray) or isinstance(other, Tensor | np.ndarray):

@@ -14,7 +14,10 @@ from dpvd.nn import noise_from, sampling
 
 __all__ = ["EqualDraws", "begun_at", "dropout_off", "drops", "positions", "quiet", "streams_kept"]
 
-_DROPOUT = ("dropout_p", "dropout")  # names of the argument of torch's operations that are more than draws
+_DROPOUT = (
+    "dropout_p",
+    "dropout",
+)  # names of the argument of torch's operations that are more than draws
 
 
 @contextmanager
@@ -54,13 +57,23 @@ def positions() -> tuple[Any, ...]:
 
 @contextmanager
 def quiet(model: nn.Module) -> Iterator["EqualDraws"]:
-    """No dropout, no sampling by dpvd's layers, and the same draws for every example in all else."""
+    """No dropout, no sampling by dpvd's layers, and the same draws for every example in all
+    else.
+    """
     draws = EqualDraws()
     with dropout_off(model), sampling(False), draws:
         yield draws
 
 
-_DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout, nn.RReLU)
+_DROPPING = (
+    nn.Dropout,
+    nn.Dropout1d,
+    nn.Dropout2d,
+    nn.Dropout3d,
+    nn.AlphaDropout,
+    nn.FeatureAlphaDropout,
+    nn.RReLU,
+)
 _DROPPING_INSIDE = (nn.RNNBase, nn.MultiheadAttention)
 
 
@@ -124,15 +137,22 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return func(*args, **options)
         if "generator" in options:
             options["generator"] = None
-        where = [i for i, argument in enumerate(func._schema.arguments) if argument.name in _DROPOUT]
+        where = [
+            i for i, argument in enumerate(func._schema.arguments) if argument.name in _DROPOUT
+        ]
         if where:  # attention and recurrent layers, which drop inside
             kept = [0.0 if i in where else value for i, value in enumerate(args)]
-            return func(*kept, **{name: 0.0 if name in _DROPOUT else value for name, value in options.items()})
+            return func(
+                *kept,
+                **{name: 0.0 if name in _DROPOUT else value for name, value in options.items()},
+            )
         name = func._schema.name.removeprefix("aten::")
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if name == "bernoulli_" and not isinstance(args[1] if len(args) > 1 else 0.5, Tensor):
-            return args[0].fill_(1)  # dropout that drops nothing, wherever the batch is in the tensor
+            return args[0].fill_(
+                1
+            )  # dropout that drops nothing, wherever the batch is in the tensor
         result = self._draw(func, args, options, name)
         first = result[0] if isinstance(result, tuple) else result
         self.shapes.append(first.shape[1:])
@@ -160,9 +180,14 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._seeded(func, one, options).expand(size).clone()
 
     def _row_by_row(self, func: Any, args: Any, options: dict[str, Any], name: str) -> Any:
-        """Rows are slices that share memory: what an operation writes in place reaches the whole."""
+        """Rows are slices that share memory: what an operation writes in place reaches the
+        whole.
+        """
         count = len(args[0])
-        found = [self._seeded(func, [_row(value, i, count) for value in args], options) for i in range(count)]
+        found = [
+            self._seeded(func, [_row(value, i, count) for value in args], options)
+            for i in range(count)
+        ]
         if name.endswith("_"):
             return args[0]
         if isinstance(found[0], tuple):

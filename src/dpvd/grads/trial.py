@@ -76,7 +76,12 @@ class Trial:
     """
 
     def __init__(
-        self, subject: Subject, batch: Batch, start: Snapshot, why_not: str = "", is_random: bool = False
+        self,
+        subject: Subject,
+        batch: Batch,
+        start: Snapshot,
+        why_not: str = "",
+        is_random: bool = False,
     ) -> None:
         self.subject = subject
         self.batch = batch
@@ -85,11 +90,15 @@ class Trial:
         self.choices = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
         self.seed = int(torch.randint(1 << 31, (), generator=self.choices))
         self.random = is_random
-        self.left: list[tuple[Snapshot, Snapshot]] = []  # by the batch itself and by another one, at the same seed
+        self.left: list[
+            tuple[Snapshot, Snapshot]
+        ] = []  # by the batch itself and by another one, at the same seed
         self.watch = Watch(subject.model, subject.loss_fn, parameters=True)
         written = self.watch.now()
         sums = self.watch.sums()
-        if drops(subject.model):  # all other runs are without dropout, which some modules can only be treated without
+        if drops(
+            subject.model
+        ):  # all other runs are without dropout, which some modules can only be treated without
             self.run(batch, dropout=True)
         self.base = self.run(batch)
         self.base_left = self._left_now()
@@ -106,7 +115,9 @@ class Trial:
         self.random = not unmoved(other.losses, self.base.losses)
         if not self.random:
             return
-        again = self.run(self.batch)  # by the same engine: rules may draw in another order than the model
+        again = self.run(
+            self.batch
+        )  # by the same engine: rules may draw in another order than the model
         if not unmoved(again.losses, self.base.losses):
             raise CannotTry("the same batch gives other losses under the same seeds")
 
@@ -122,12 +133,16 @@ class Trial:
         """The kept rows beside others. Their losses must not move, nor the norms of their
         gradients.
         """
-        if self.random and self.left:  # a row that was drawn as partner may have been one of those kept
+        if (
+            self.random and self.left
+        ):  # a row that was drawn as partner may have been one of those kept
             self.seed += 2
             self.base = self.run(self.batch)
             self.base_left = self._left_now()
         replaced, seen = self._run_replaced(way)
-        if (seen.norms is None) == (self.base.norms is None):  # an engine may run a module more than once
+        if (seen.norms is None) == (
+            self.base.norms is None
+        ):  # an engine may run a module more than once
             self.left.append((self.base_left, self._left_now()))
         comparable = not self.random or seen.ended == self.base.ended
         if comparable and unmoved(_of(seen.losses, self.kept), _of(self.base.losses, self.kept)):
@@ -149,7 +164,9 @@ class Trial:
         if not unmoved(_of(again.losses, self.kept), _of(base.losses, self.kept)):
             raise NotIsolated(MIXING)
         if seen.ended == self.base.ended:
-            raise CannotTry("losses move with the other examples, but only while it draws random numbers")
+            raise CannotTry(
+                "losses move with the other examples, but only while it draws random numbers"
+            )
         self._compare_norms(base, again)
 
     def change_size(self) -> None:
@@ -191,7 +208,9 @@ class Trial:
         for batch in another:
             try:
                 self.run(batch, norms=False)
-            except Exception:  # what was made up may be out of range, and a model may say so in any way
+            except (
+                Exception
+            ):  # what was made up may be out of range, and a model may say so in any way
                 continue
             self.left.append((own, self._left_now()))
             return
@@ -265,17 +284,25 @@ class Trial:
                 stack.enter_context(dropout_off(subject.model))
             if norms and not self.why_not:
                 try:
-                    found = factored(subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping)
+                    found = factored(
+                        subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping
+                    )
                     return _Seen(found.losses, found.norms, positions(), drawn)
                 except (CannotFactor, RuntimeError) as error:
                     self.why_not = str(error).split("\n")[0]
             else:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
                 return _Seen(losses, None, positions(), drawn)
-        return self.run(batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after)
+        return self.run(
+            batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after
+        )
 
-    def _written_parameters(self, written: list[tuple[Tensor | None, int]], sums: dict[str, str]) -> list[str]:
-        """Names of the parameters that changed; torch does not count what is written through ``.data``."""
+    def _written_parameters(
+        self, written: list[tuple[Tensor | None, int]], sums: dict[str, str]
+    ) -> list[str]:
+        """Names of the parameters that changed; torch does not count what is written through
+        ``.data``.
+        """
         counted = [name for name in self.watch.changed(written) if self.watch.is_parameter(name)]
         now = self.watch.sums()
         return counted + [name for name, total in sums.items() if now.get(name) != total]
@@ -304,7 +331,9 @@ class Trial:
         base = self._run_or_give_up(self.batch, quietly=True, norms=False)
         other = self._run_or_give_up(self.batch, quietly=True, norms=False, seed=self.seed + 1)
         if not unmoved(other.losses, base.losses):
-            raise CannotTry("it draws random numbers that cannot be made the same for every example")
+            raise CannotTry(
+                "it draws random numbers that cannot be made the same for every example"
+            )
         return base
 
     def _run_or_give_up(
@@ -324,10 +353,15 @@ class Trial:
         truth = _of(base.norms, kept)
         tolerance = torch.finfo(truth.dtype).eps ** 0.5
         if not self.why_not and not within(ours, truth, tolerance * truth.abs()):
-            self.why_not = "the norm of an example's gradient changes with the other examples, its loss does not"
+            self.why_not = (
+                "the norm of an example's gradient changes with the other examples, its loss"
+                " does not"
+            )
 
     def _choose_kept(self) -> Tensor:
-        """The rows with the largest and the smallest loss and some at random, at most half of all."""
+        """The rows with the largest and the smallest loss and some at random, at most half of
+        all.
+        """
         losses = self.base.losses
         count = len(losses)
         drawn = torch.randperm(count, generator=self.choices)[:KEPT_AT_RANDOM].tolist()

@@ -1,4 +1,6 @@
-"""Which modules are taken as a whole when per-example gradients are formed, and how their calls are observed."""
+"""Which modules are taken as a whole when per-example gradients are formed, and how their calls are
+observed.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,8 +22,9 @@ __all__ = ["Call", "CannotFactor", "Unit", "batch_dims", "find_units", "observe"
 def find_units(model: nn.Module) -> list[Unit]:
     """The units of a model, in order.
 
-    A module with a rule is a unit. So is a module that owns trainable parameters itself but has no rule: its
-    children are not looked at, since its forward pass may use their parameters in any way.
+    A module with a rule is a unit. So is a module that owns trainable parameters itself but has no
+    rule: its children are not looked at, since its forward pass may use their parameters in any
+    way.
     """
     units: list[Unit] = []
     seen: set[int] = set()
@@ -42,7 +45,9 @@ def find_units(model: nn.Module) -> list[Unit]:
 
 
 def batch_dims(unit: Unit) -> tuple[int, ...]:
-    """Where the batch is in each gradient that a unit's rule gets: one, with the batch first, unless it says more."""
+    """Where the batch is in each gradient that a unit's rule gets: one, with the batch first,
+    unless it says more.
+    """
     return unit.rule.batch_dims(unit.module) if isinstance(unit.rule, ManyOutputs) else (0,)
 
 
@@ -50,8 +55,8 @@ def batch_dims(unit: Unit) -> tuple[int, ...]:
 def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
     """Record every call of every unit made inside the block.
 
-    For that time a unit's forward pass is replaced by one that records: torch's hooks do the same at several times the
-    cost, which small networks feel.
+    For that time a unit's forward pass is replaced by one that records: torch's hooks do the same
+    at several times the cost, which small networks feel.
     """
     calls: list[Call] = []
     replaced: list[tuple[dict[str, Any], Any]] = []
@@ -72,9 +77,16 @@ def observe(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
 def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., Any]:
     """The unit's forward pass, or that of its rule, with a record of each call."""
     own_forward = isinstance(unit.rule, OwnForward)
-    # Additive noise of a fixed scale is in the outputs and nowhere else: no gradient asks what it was.
-    forgotten = unit.rule is not None and isinstance(unit.module, AdditiveNoise) and not unit.module.learned
-    run = partial(unit.rule.forward, unit) if own_forward else _run_as_it_is(unit, len(batch_dims(unit)))
+    # Additive noise of a fixed scale is in the outputs and nowhere else: no gradient asks what it
+    # was.
+    forgotten = (
+        unit.rule is not None and isinstance(unit.module, AdditiveNoise) and not unit.module.learned
+    )
+    run = (
+        partial(unit.rule.forward, unit)
+        if own_forward
+        else _run_as_it_is(unit, len(batch_dims(unit)))
+    )
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         first = len(tape.draws)
@@ -102,14 +114,16 @@ def _run_as_it_is(unit: Unit, expected: int) -> Callable[..., tuple[Any, Inside]
 def _edges(unit: Unit, output: Any, expected: int) -> list[Any]:
     """Where gradients of the outputs arrive; None for an output without gradient.
 
-    The edge, not the tensor: a later in-place operation (ReLU(inplace=True)) would replace the tensor's place in
-    the graph by its own.
+    The edge, not the tensor: a later in-place operation (ReLU(inplace=True)) would replace the
+    tensor's place in the graph by its own.
     """
     outputs = leaves(output)
     if len(outputs) != expected or (expected == 1 and not isinstance(output, Tensor)):
         what = "one tensor" if expected == 1 else f"the {expected} values that its rule takes"
         raise CannotFactor(f"{unit.name!r} returns {type(output).__name__}, not {what}")
     return [
-        torch.autograd.graph.get_gradient_edge(value) if isinstance(value, Tensor) and value.requires_grad else None
+        torch.autograd.graph.get_gradient_edge(value)
+        if isinstance(value, Tensor) and value.requires_grad
+        else None
         for value in outputs
     ]

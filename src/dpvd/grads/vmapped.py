@@ -1,4 +1,6 @@
-"""Per-example gradients by ``torch.func``: takes any module, at the price of storing every gradient."""
+"""Per-example gradients by ``torch.func``: takes any module, at the price of storing every
+gradient.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -30,7 +32,9 @@ def vmapped(
     parameters = {name: p.detach() for name, p in grouping.parameters.items()}
     places = _places(model, grouping.parameters)
 
-    def loss_of(values: dict[str, Tensor], draws: list[Tensor], example: Batch) -> tuple[Tensor, Tensor]:
+    def loss_of(
+        values: dict[str, Tensor], draws: list[Tensor], example: Batch
+    ) -> tuple[Tensor, Tensor]:
         with tape_from(draws), _in_place_of(places, values):
             loss = loss_fn(model, *(t.unsqueeze(0) for t in example)).squeeze(0)
         return loss, loss
@@ -39,14 +43,21 @@ def vmapped(
     gradients, losses = per_example(parameters, tape.draws, batch)
     with torch.no_grad():
         jacobian = grouping.jacobians()
-        forms = {name: Materialised(found / jacobian.get(name, 1.0)) for name, found in gradients.items()}
+        forms = {
+            name: Materialised(found / jacobian.get(name, 1.0)) for name, found in gradients.items()
+        }
         return assemble(forms, losses, clipping, grouping, jacobian)
 
 
 def module_gradients(call: Call, grad_output: Tensor) -> dict[str, Tensor]:
-    """[B, *shape] gradients of one module's parameters, from its recorded inputs and output gradients."""
+    """[B, *shape] gradients of one module's parameters, from its recorded inputs and output
+    gradients.
+    """
     module = call.unit.module
-    if any(isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0 for m in module.modules()):
+    if any(
+        isinstance(m, nn.modules.dropout._DropoutNd) and m.training and m.p > 0
+        for m in module.modules()
+    ):
         raise CannotFactor(f"{call.unit.name!r} draws dropout masks that cannot be replayed")
     count = len(grad_output)
     parameters = {name: p.detach() for name, p in call.unit.parameters.items()}
@@ -69,9 +80,13 @@ def module_gradients(call: Call, grad_output: Tensor) -> dict[str, Tensor]:
         gradients: dict[str, Tensor] = pull(arriving.unsqueeze(0))[0]
         return gradients
 
-    inputs = [v.detach() if isinstance(v, Tensor) else v for v in (*call.args, *call.kwargs.values())]
+    inputs = [
+        v.detach() if isinstance(v, Tensor) else v for v in (*call.args, *call.kwargs.values())
+    ]
     in_dims = (0, [0 if per else None for per in mapped], 0)
-    result: dict[str, Tensor] = vmap(one, in_dims=in_dims, randomness="different")(call.draws, inputs, grad_output)
+    result: dict[str, Tensor] = vmap(one, in_dims=in_dims, randomness="different")(
+        call.draws, inputs, grad_output
+    )
     return result
 
 
@@ -80,10 +95,12 @@ Place = tuple[dict[str, Any], str, str]
 
 
 def _places(module: nn.Module, parameters: dict[str, nn.Parameter]) -> list[Place]:
-    """Where each parameter is held: in one place for each module that has it, however many names lead to that module.
+    """Where each parameter is held: in one place for each module that has it, however many names
+    lead to that module.
 
-    torch.func's functional_call goes by names. Where two lead to one module it takes its own stand-in for what was
-    there before, and leaves that behind: the parameter is an ordinary tensor from then on and learns nothing.
+    torch.func's functional_call goes by names. Where two lead to one module it takes its own
+    stand-in for what was there before, and leaves that behind: the parameter is an ordinary tensor
+    from then on and learns nothing.
     """
     names = {id(parameter): name for name, parameter in parameters.items()}
     return [

@@ -2,7 +2,13 @@
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
 from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of, is_as_drawn
-from dpvd.mechanisms.noise import GridNoise, check_noise, noise_on_grid, release_sums, standard_normal
+from dpvd.mechanisms.noise import (
+    GridNoise,
+    check_noise,
+    noise_on_grid,
+    release_sums,
+    standard_normal,
+)
 from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
 
 __all__ = [

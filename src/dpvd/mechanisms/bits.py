@@ -1,14 +1,14 @@
 """Where random bits come from: the operating system by default, a seed only when asked for by name.
 
-Both sources are the key stream of AES-256 in counter mode; they differ in the key. A privacy guarantee holds
-against everybody who does not know the key, so the key of `SystemBits` never leaves the process, and
-`SeededBits` says of itself that it is not private.
+Both sources are the key stream of AES-256 in counter mode; they differ in the key. A privacy
+guarantee holds against everybody who does not know the key, so the key of `SystemBits` never leaves
+the process, and `SeededBits` says of itself that it is not private.
 
 References:
     NIST SP 800-38A (2001), section 6.5: counter mode.
-    Bellare and Rogaway (2006), "The security of triple encryption and a framework for code-based game-playing
-    proofs", the PRP/PRF switching lemma: beyond the cipher's own weakness, n blocks of key stream differ from
-    random bits by less than n² / 2^129.
+    Bellare and Rogaway (2006), "The security of triple encryption and a framework for code-based
+    game-playing proofs", the PRP/PRF switching lemma: beyond the cipher's own weakness, n blocks of
+    key stream differ from random bits by less than n² / 2^129.
 """
 
 import hashlib
@@ -28,8 +28,12 @@ from dpvd.native import write_key_stream
 
 __all__ = ["BitSource", "KeyedBits", "SeededBits", "SystemBits", "Window", "random_words"]
 
-_REKEY_AFTER = 1 << 30  # bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77
-_POSITION_LIMIT = 1 << 64  # bytes of a seeded stream; its counter of 16-byte blocks stays below 2^60
+_REKEY_AFTER = (
+    1 << 30
+)  # bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77
+_POSITION_LIMIT = (
+    1 << 64
+)  # bytes of a seeded stream; its counter of 16-byte blocks stays below 2^60
 
 _fork_count = 0
 
@@ -64,12 +68,12 @@ class Window:
 class KeyedBits(ABC):
     """A source whose bytes are the key stream of AES-256 in counter mode.
 
-    It gives out windows of the stream, each byte once; whoever gets one computes its bytes, in pieces and threads of
-    its own if it likes.
+    It gives out windows of the stream, each byte once; whoever gets one computes its bytes, in
+    pieces and threads of its own if it likes.
 
     Edge cases:
-        One object serves one thread at a time. A second one that comes in between gets an exception, not the same
-        bits; so does a child that was forked in between.
+        One object serves one thread at a time. A second one that comes in between gets an
+        exception, not the same bits; so does a child that was forked in between.
     """
 
     def __init__(self) -> None:
@@ -79,7 +83,8 @@ class KeyedBits(ABC):
         """Give out the next ``size`` bytes, in windows that only end between units, and at the end.
 
         Raises:
-            RuntimeError: if another thread is just being served, or a key that is needed cannot be had.
+            RuntimeError: if another thread is just being served, or a key that is needed cannot be
+                had.
         """
         with self._alone():
             return self._next_windows(size, unit)
@@ -97,7 +102,9 @@ class KeyedBits(ABC):
     @contextmanager
     def _alone(self) -> Iterator[None]:
         if not self._lock.acquire(blocking=False):  # waiting could last for ever in a forked child
-            raise RuntimeError("this source of random bits serves another thread: give each thread its own")
+            raise RuntimeError(
+                "this source of random bits serves another thread: give each thread its own"
+            )
         try:
             yield
         finally:
@@ -108,20 +115,22 @@ class SystemBits(KeyedBits):
     """Random bytes from a cipher whose key comes from the operating system.
 
     Guarantees:
-        Fails closed: when the operating system or the cipher fails, the failure is raised and no substitute
-        is used. A forked child takes a key of its own, so parent and child never share a stream. A key is
-        replaced before ``rekey_after`` bytes are exceeded, long before a counter could repeat.
+        Fails closed: when the operating system or the cipher fails, the failure is raised and no
+        substitute is used. A forked child takes a key of its own, so parent and child never share a
+        stream. A key is replaced before ``rekey_after`` bytes are exceeded, long before a counter
+        could repeat.
 
     Edge cases:
-        An empty buffer is legal. Copying and pickling are refused: two copies would give out the same bits. One object
-        serves one thread at a time; a second thread that interrupts it gets an exception, not the same bits.
+        An empty buffer is legal. Copying and pickling are refused: two copies would give out the
+        same bits. One object serves one thread at a time; a second thread that interrupts it gets
+        an exception, not the same bits.
 
     Args:
         rekey_after: most bytes to draw from one key.
 
     Raises:
-        DpvdError: if ``rekey_after`` is not a positive whole number or too little for what is asked, or a buffer
-            cannot be filled.
+        DpvdError: if ``rekey_after`` is not a positive whole number or too little for what is
+            asked, or a buffer cannot be filled.
         RuntimeError: if the operating system gives no randomness.
 
     >>> buffer = np.zeros(32, dtype=np.uint8)
@@ -140,14 +149,21 @@ class SystemBits(KeyedBits):
         self._take_new_key()
 
     def __reduce__(self) -> NoReturn:
-        raise TypeError("SystemBits cannot be copied or pickled: its copy would give out the same bits")
+        raise TypeError(
+            "SystemBits cannot be copied or pickled: its copy would give out the same bits"
+        )
 
     def _next_windows(self, size: int, unit: int) -> list[Window]:
         if unit > self._rekey_after:
-            raise DpvdError(f"rekey_after must be at least {unit} for these draws, got {self._rekey_after}")
+            raise DpvdError(
+                f"rekey_after must be at least {unit} for these draws, got {self._rekey_after}"
+            )
         windows = []
         while size > 0:
-            if self._rekey_after - self._used < min(size, unit) or self._owner != _process_identity():
+            if (
+                self._rekey_after - self._used < min(size, unit)
+                or self._owner != _process_identity()
+            ):
                 self._take_new_key()
             room = self._rekey_after - self._used
             taken = size if size <= room else room // unit * unit
@@ -165,15 +181,17 @@ class SystemBits(KeyedBits):
 class SeededBits(KeyedBits):
     """Reproducible random bytes: the same seed and purpose give the same stream on every machine.
 
-    For tests, demonstrations and debugging. Whoever knows the seed can subtract the noise, so nothing drawn
-    from here protects anybody. Streams for different purposes under one seed are independent.
+    For tests, demonstrations and debugging. Whoever knows the seed can subtract the noise, so
+    nothing drawn from here protects anybody. Streams for different purposes under one seed are
+    independent.
 
     Guarantees:
-        ``position`` counts the bytes consumed; setting it continues the stream from exactly there, which is
-        how a run is resumed.
+        ``position`` counts the bytes consumed; setting it continues the stream from exactly there,
+        which is how a run is resumed.
 
     Edge cases:
-        A forked child continues the parent's stream from the same position: reproducible is what was asked.
+        A forked child continues the parent's stream from the same position: reproducible is what
+        was asked.
 
     Args:
         seed: any whole number of at least 0.
@@ -196,7 +214,8 @@ class SeededBits(KeyedBits):
         super().__init__()
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             raise DpvdError(f"seed must be a whole number of at least 0, got {seed!r}")
-        # The decimal digits end at the first colon, so no two (seed, purpose) pairs share an encoding.
+        # The decimal digits end at the first colon, so no two (seed, purpose) pairs share an
+        # encoding.
         self._key = hashlib.sha256(f"dpvd seeded bits 1:{seed}:{purpose}".encode()).digest()
         self.position = 0
 
@@ -207,7 +226,11 @@ class SeededBits(KeyedBits):
 
     @position.setter
     def position(self, value: int) -> None:
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _POSITION_LIMIT:
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, int)
+            or not 0 <= value < _POSITION_LIMIT
+        ):
             raise DpvdError(f"position must be a whole number from 0 to 2^64 - 1, got {value!r}")
         self._position = value
 
@@ -235,15 +258,17 @@ def _system_key() -> bytes:
         return os.urandom(32)
     except (OSError, NotImplementedError) as error:
         raise RuntimeError(
-            "the operating system gave no randomness, so nothing private can be drawn; nothing was drawn in its place"
+            "the operating system gave no randomness, so nothing private can be drawn; nothing was"
+            " drawn in its place"
         ) from error
 
 
 def _bytes_of(buffer: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
     if buffer.dtype != np.uint8 or not buffer.flags.c_contiguous or not buffer.flags.writeable:
         raise DpvdError(
-            "a buffer for random bytes must be a writeable, contiguous array of uint8; "
-            f"got {buffer.dtype} with strides {buffer.strides}: allocate it with np.empty(size, np.uint8)"
+            "a buffer for random bytes must be a writeable, contiguous array of uint8; got"
+            f" {buffer.dtype} with strides {buffer.strides}: allocate it with np.empty(size,"
+            " np.uint8)"
         )
     return buffer.reshape(-1)
 

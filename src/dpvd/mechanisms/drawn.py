@@ -1,4 +1,6 @@
-"""Batches that know which draw they are: only what the plan's sampler drew may be accounted as such."""
+"""Batches that know which draw they are: only what the plan's sampler drew may be accounted as
+such.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,7 +26,8 @@ class Draw:
         plan: fingerprint of the plan.
         step: the step of the plan that it was drawn for, from 0.
         size: how many examples were drawn.
-        used: whether a step has been taken with it; a second one would not be covered by the account.
+        used: whether a step has been taken with it; a second one would not be covered by the
+            account.
     """
 
     plan: str
@@ -36,7 +39,8 @@ class Draw:
 class DrawnBatch(tuple[Tensor, ...]):
     """The tensors of a batch, with the draw they come from.
 
-    It is an ordinary tuple: ``x, y = batch`` works, and ``step((x, y))`` recognises tensors that were drawn.
+    It is an ordinary tuple: ``x, y = batch`` works, and ``step((x, y))`` recognises tensors that
+    were drawn.
     """
 
     draw: Draw
@@ -67,7 +71,9 @@ class DrawnBatch(tuple[Tensor, ...]):
 
 
 def draw_of(batch: Any) -> Draw | None:
-    """The draw that a batch, or a tuple of a batch's tensors, comes from; None if it is not known."""
+    """The draw that a batch, or a tuple of a batch's tensors, comes from; None if it is not
+    known.
+    """
     if isinstance(batch, DrawnBatch):
         return batch.draw
     tensors = (batch,) if isinstance(batch, Tensor) else batch

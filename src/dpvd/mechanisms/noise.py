@@ -261,13 +261,17 @@ def _release(
         begin = end
 
 
-def _release_small(piece: _Piece, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes) -> None:
+def _release_small(
+    piece: _Piece, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes
+) -> None:
     """Noise for many small sums at once; few calls count for more here than a pass over memory."""
     _release(flat_sums, None, scale, randomness)
     changes = [
         part.view(parameter.shape).to(parameter.device)
         for part, parameter in zip(
-            torch.split(flat_sums, [total.numel() for total in piece.sums]), piece.parameters, strict=True
+            torch.split(flat_sums, [total.numel() for total in piece.sums]),
+            piece.parameters,
+            strict=True,
         )
     ]
     torch._foreach_add_(piece.parameters, changes)
@@ -276,7 +280,7 @@ def _release_small(piece: _Piece, flat_sums: Tensor, scale: GridScale, randomnes
 
 def _flat(tensors: list[Tensor]) -> Tensor:
     """All entries, one after the other, on the CPU; the memory of a single tensor that lies so."""
-    (first, *others) = (tensor.detach() for tensor in tensors)
+    first, *others = (tensor.detach() for tensor in tensors)
     if not others and first.device.type == "cpu" and first.is_contiguous():
         return first.view(-1)
     return torch.cat([tensor.reshape(-1).cpu() for tensor in (first, *others)])
@@ -294,7 +298,8 @@ def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:
 
 
 def check_noise(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
-    """Raise unless tensors of these types can hold this noise; to be asked before anything is charged.
+    """Raise unless tensors of these types can hold this noise; to be asked before anything is
+    charged.
 
     Raises:
         DpvdError: naming the tensor.
@@ -302,7 +307,10 @@ def check_noise(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
     for name, total in sums.items():
         limits = _LIMITS.get(total.dtype)
         if limits is None:
-            raise DpvdError(f"noise goes into float32 or float64, but {name} is {total.dtype}: convert it before")
+            raise DpvdError(
+                f"noise goes into float32 or float64, but {name} is {total.dtype}: convert it"
+                " before"
+            )
         least, most = limits
         if not least <= noise.std <= most:
             raise DpvdError(

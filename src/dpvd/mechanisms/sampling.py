@@ -1,7 +1,8 @@
-"""Samplers: which examples take part in a step, and the event the accountant reads, from one object.
+"""Samplers: which examples take part in a step, and the event the accountant reads, from one
+object.
 
-Amplification by subsampling needs the choice of examples to be secret, so samplers draw from the same kind of
-cryptographic source as the noise.
+Amplification by subsampling needs the choice of examples to be secret, so samplers draw from the
+same kind of cryptographic source as the noise.
 """
 
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ class PoissonSampler:
     """Every example takes part independently with the same probability.
 
     Guarantees:
-        An index is drawn when a 64-bit word is below ⌊q·2^64⌋: the probability is q to within 2^-64, never
-        above it, and every example has a word of its own.
+        An index is drawn when a 64-bit word is below ⌊q·2^64⌋: the probability is q to within
+        2^-64, never above it, and every example has a word of its own.
 
     Edge cases:
-        An empty draw is legal and must be noised and charged like any other. Probability 1 takes all.
+        An empty draw is legal and must be noised and charged like any other. Probability 1 takes
+        all.
 
     Args:
         sampling_prob: probability q of each example in each step, above 0 and at most 1.
@@ -52,7 +54,9 @@ class PoissonSampler:
         positive_int(examples=examples)
         if self.sampling_prob == 1:
             return torch.arange(examples, device="cpu")
-        threshold = np.uint64(int(self.sampling_prob * 2.0**64))  # exact: a power of two scales without rounding
+        threshold = np.uint64(
+            int(self.sampling_prob * 2.0**64)
+        )  # exact: a power of two scales without rounding
         return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
 
     def bytes_per_draw(self, examples: int) -> int:
@@ -83,15 +87,17 @@ class FixedSizeSampler:
     """Every step takes a uniformly random subset of fixed size, without replacement.
 
     Guarantees:
-        All subsets are equally likely to within ``examples`` · 2^-64 in total variation: the subset is where
-        the smallest 64-bit keys are, and only a tie at its edge could prefer one subset to another.
+        All subsets are equally likely to within ``examples`` · 2^-64 in total variation: the subset
+        is where the smallest 64-bit keys are, and only a tie at its edge could prefer one subset to
+        another.
 
     Args:
         batch_size: examples in each step.
         examples: examples in the data set; public under the replace-one relation.
 
     Raises:
-        DpvdError: if a size is not a positive whole number, or the batch is larger than the data set.
+        DpvdError: if a size is not a positive whole number, or the batch is larger than the data
+            set.
 
     >>> from dpvd.mechanisms import SystemBits
     >>> FixedSizeSampler(3, 10).draw(10, SystemBits()).numel()
@@ -105,19 +111,21 @@ class FixedSizeSampler:
         positive_int(batch_size=self.batch_size, examples=self.examples)
         if self.batch_size > self.examples:
             raise DpvdError(
-                f"batch_size must be at most the number of examples ({self.examples}), got {self.batch_size}"
+                f"batch_size must be at most the number of examples ({self.examples}), got"
+                f" {self.batch_size}"
             )
 
     def draw(self, examples: int, bits: BitSource) -> Tensor:
         """Return the sorted indices of one step's examples, int64.
 
         Raises:
-            DpvdError: if ``examples`` is not the size this sampler, and with it the account, was made for.
+            DpvdError: if ``examples`` is not the size this sampler, and with it the account, was
+                made for.
         """
         if examples != self.examples:
             raise DpvdError(
-                f"this sampler is accounted for {self.examples} examples, but the data has {examples}: "
-                f"make a FixedSizeSampler with examples={examples}"
+                f"this sampler is accounted for {self.examples} examples, but the data has"
+                f" {examples}: make a FixedSizeSampler with examples={examples}"
             )
         keys = random_words(examples, bits)
         smallest = np.argpartition(keys, self.batch_size - 1)[: self.batch_size]

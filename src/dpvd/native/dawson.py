@@ -1,4 +1,6 @@
-"""The Dawson function D(x) = e^(-x²) ∫₀ˣ e^(s²) ds, added in place: compiled, or by NumPy with the same results."""
+"""The Dawson function D(x) = e^(-x²) ∫₀ˣ e^(s²) ds, added in place: compiled, or by NumPy with the
+same results.
+"""
 
 import numpy as np
 import numpy.typing as npt
@@ -9,8 +11,18 @@ from dpvd.native.implementation import kernels_in_use, useful_threads
 
 __all__ = ["add_dawson"]
 
-# D(x) ≈ x P(x²) / Q(x²), highest power first, by tools/dawson_rational.py. The common factor 2^-40 keeps both finite.
-_P = (9.831774e-19, 2.8292458e-18, 9.453785e-17, 7.27154e-16, 5.520538e-15, 3.85613e-14, 7.677518e-14, 9.0949465e-13)
+# D(x) ≈ x P(x²) / Q(x²), highest power first, by tools/dawson_rational.py. The common factor 2^-40
+# keeps both finite.
+_P = (
+    9.831774e-19,
+    2.8292458e-18,
+    9.453785e-17,
+    7.27154e-16,
+    5.520538e-15,
+    3.85613e-14,
+    7.677518e-14,
+    9.0949465e-13,
+)
 _Q = (
     1.966355e-18,
     4.674986e-18,
@@ -32,8 +44,9 @@ def add_dawson(out: _Floats, x: _Floats, inner: float, outer: float, *, threads:
     """Add outer · D(inner · x) to ``out``, in one pass.
 
     Guarantees:
-        In float32 the relative error of D is at most 1e-6 for every x, and the result is the same bit for bit with
-        or without the compiled kernels and on any number of threads. In float64 D is SciPy's.
+        In float32 the relative error of D is at most 1e-6 for every x, and the result is the same
+        bit for bit with or without the compiled kernels and on any number of threads. In float64 D
+        is SciPy's.
 
     Edge cases:
         ``x`` may be ``out`` itself. D(0) = 0, D(±∞) = ±0, NaN stays NaN.
@@ -83,9 +96,12 @@ def _polynomial(coefficients: tuple[float, ...], x: _Floats) -> _Floats:
 
 def _check(out: _Floats, x: _Floats) -> None:
     suitable = out.dtype in (np.float32, np.float64) and out.ndim == 1 and out.flags.carray
-    alike = (x.dtype, x.shape) == (out.dtype, out.shape) and x.flags.c_contiguous and x.flags.aligned
+    alike = (
+        (x.dtype, x.shape) == (out.dtype, out.shape) and x.flags.c_contiguous and x.flags.aligned
+    )
     if not (suitable and alike):
         raise DpvdError(
-            "the Dawson function is added to a contiguous, writeable, one-dimensional array of float32 or float64, "
-            f"from a contiguous one like it; got {out.dtype} of shape {out.shape} and {x.dtype} of shape {x.shape}"
+            "the Dawson function is added to a contiguous, writeable, one-dimensional array of"
+            f" float32 or float64, from a contiguous one like it; got {out.dtype} of shape"
+            f" {out.shape} and {x.dtype} of shape {x.shape}"
         )

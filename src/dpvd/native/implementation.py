@@ -66,8 +66,13 @@ def implementation_in_use() -> Implementation:
     if kernels is not None:
         return Implementation(True, kernels.TRANSFORM, kernels.CIPHER or "openssl", "")
     if _kernels is not None:
-        return Implementation(False, "numpy", "openssl", "DPVD_NATIVE=0 switches the compiled kernels off: unset it")
-    hint = "the compiled kernels were not built: install a C compiler, then dpvd again, for noise several times as fast"
+        return Implementation(
+            False, "numpy", "openssl", "DPVD_NATIVE=0 switches the compiled kernels off: unset it"
+        )
+    hint = (
+        "the compiled kernels were not built: install a C compiler, then dpvd again, for noise"
+        " several times as fast"
+    )
     return Implementation(False, "numpy", "openssl", hint)
 
 
@@ -81,7 +86,8 @@ def bytes_for(count: int) -> int:
 
 
 def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
-    """Overwrite ``out`` with the key stream of AES-256 in counter mode, from counter 0 and byte ``start`` of it on.
+    """Overwrite ``out`` with the key stream of AES-256 in counter mode, from counter 0 and byte
+    ``start`` of it on.
 
     Args:
         key: 32 bytes.
@@ -99,14 +105,17 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
         pure.write_key_stream(key, start, out.data)
 
 
-def draw_from_key(out: _Floats, std: float, key: bytes, start: int = 0, *, threads: int = 1) -> None:
+def draw_from_key(
+    out: _Floats, std: float, key: bytes, start: int = 0, *, threads: int = 1
+) -> None:
     """Overwrite ``out`` with independent draws from N(0, std²), made from a key stream.
 
-    This noise is for layers. What protects data is drawn in double precision, by `release_from_key`.
+    This noise is for layers. What protects data is drawn in double precision, by
+    `release_from_key`.
 
     Guarantees:
-        The same key, start and count give the same draws, bit for bit, whatever the implementation, the threads and
-        the machine. The result is std · draw, rounded.
+        The same key, start and count give the same draws, bit for bit, whatever the implementation,
+        the threads and the machine. The result is std · draw, rounded.
 
     Edge cases:
         No draws are legal. Small draws use one thread however many are allowed.
@@ -152,7 +161,8 @@ def draw_from_bytes(out: _Floats, std: float, raw: _Bytes) -> None:
     _check_out(out)
     if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (bytes_for(len(out)),):
         raise DpvdError(
-            f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype} of shape {raw.shape}"
+            f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype}"
+            f" of shape {raw.shape}"
         )
     kernels = kernels_in_use()
     if kernels is not None:

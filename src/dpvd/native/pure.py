@@ -1,7 +1,9 @@
-"""What the compiled kernels compute, in NumPy and by OpenSSL: the definition, and what is used without them.
+"""What the compiled kernels compute, in NumPy and by OpenSSL: the definition, and what is used
+without them.
 
-In float32 only operations that IEEE 754 rounds in one way are used, in a fixed order, so `normals.c` gives the same
-values bit for bit, on every processor. The polynomials are derived by ``tools/noise_polynomials.py``.
+In float32 only operations that IEEE 754 rounds in one way are used, in a fixed order, so
+`normals.c` gives the same values bit for bit, on every processor. The polynomials are derived by
+``tools/noise_polynomials.py``.
 In float64, for noise that protects data, the machine's own functions are used, and `release.c` has
 others: last bits differ.
 """
@@ -36,10 +38,21 @@ _ZEROS = memoryview(bytes(1 << 18))  # encrypting zeros writes out the key strea
 _ONE, _SQRT_HALF = np.array([1.0, np.sqrt(0.5)]).view(np.uint64)  # as bits
 _LN_2 = 0.693147182
 _ANGLE_UNIT = 7.31459060e-10  # π / 2^32, to float32
-_LOG = (0.0873483643, -0.143075183, 0.149179742, -0.165705085, 0.199620724, -0.250017554, 0.333339512, -0.499999911)
+_LOG = (
+    0.0873483643,
+    -0.143075183,
+    0.149179742,
+    -0.165705085,
+    0.199620724,
+    -0.250017554,
+    0.333339512,
+    -0.499999911,
+)
 _SIN = (-0.000195172994, 0.008332178, -0.166666552)
 _COS = (2.44384519e-05, -0.00138873677, 0.0416666456)
-_LEAST_ENERGY = 2.0**-54  # -ln u of the largest u below 1; the rounded value of the last word's would be 0
+_LEAST_ENERGY = (
+    2.0**-54
+)  # -ln u of the largest u below 1; the rounded value of the last word's would be 0
 
 _Words = npt.NDArray[Any]  # unsigned, of 32 or 64 bits
 _Single = npt.NDArray[np.float32]
@@ -68,11 +81,12 @@ def write_key_stream(key: bytes, start: int, out: memoryview) -> None:
 
 
 def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
-    """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` by Box and Muller's transform.
+    """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` by Box and Muller's
+    transform.
 
-    Each block of 1024 pairs (the last has what is left) is three planes of little-endian 32-bit words: high and low
-    halves of w, and a. With u = (w mod 2^63 + ½) / 2^63 and φ = 2π (a + ½) / 2^32 a pair is √(-2 ln u) (cos φ, sin φ);
-    a block's cosines come first, then its sines.
+    Each block of 1024 pairs (the last has what is left) is three planes of little-endian 32-bit
+    words: high and low halves of w, and a. With u = (w mod 2^63 + ½) / 2^63 and φ = 2π (a + ½) /
+    2^32 a pair is √(-2 ln u) (cos φ, sin φ); a block's cosines come first, then its sines.
 
     Edge cases:
         Of an odd number's last pair the sine is thrown away.

@@ -18,9 +18,9 @@ def row_squares(x: _Floats, scale: _Floats | None = None, *, threads: int = 1) -
     """Return Σ_j (s_j x_ij)² for every row of a matrix and a scale s, or 1 in its place.
 
     Guarantees:
-        s_j x_ij is rounded to float32. The rest is made in double precision, in which the squares are exact, and
-        rounded once: it is the float32 nearest to the true sum but for a part in 10⁸ of all cases, where it is the next
-        one. The number of threads makes no difference.
+        s_j x_ij is rounded to float32. The rest is made in double precision, in which the squares
+        are exact, and rounded once: it is the float32 nearest to the true sum but for a part in 10⁸
+        of all cases, where it is the next one. The number of threads makes no difference.
 
     Edge cases:
         Rows without columns sum to 0. NaN stays NaN; what float32 cannot hold is infinite.
@@ -64,8 +64,10 @@ def _check(x: _Floats, scale: _Floats | None) -> None:
     arrays = [x] if scale is None else [x, scale]
     simple = all(a.dtype == np.float32 and a.flags.c_contiguous and a.flags.aligned for a in arrays)
     if not simple or x.ndim != 2 or (scale is not None and scale.shape != x.shape[1:]):
-        found = " and ".join(f"{a.dtype} of shape {a.shape} with strides {a.strides}" for a in arrays)
+        found = " and ".join(
+            f"{a.dtype} of shape {a.shape} with strides {a.strides}" for a in arrays
+        )
         raise DpvdError(
-            "sums of squares are made of a contiguous, two-dimensional array of float32, and a scale like one of its "
-            f"rows; got {found}"
+            "sums of squares are made of a contiguous, two-dimensional array of float32, and a"
+            f" scale like one of its rows; got {found}"
         )

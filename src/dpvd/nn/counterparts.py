@@ -194,6 +194,10 @@ def converted(
         setattr(layer, name, own)
     layer.train(module.training)
     # Hooks, and what other parts of dpvd remember of a module.
-    kept = {name: value for name, value in vars(module).items() if "_hooks" in name or name.startswith("_dpvd_")}
+    kept = {
+        name: value
+        for name, value in vars(module).items()
+        if "_hooks" in name or name.startswith("_dpvd_")
+    }
     vars(layer).update(kept)
     return layer

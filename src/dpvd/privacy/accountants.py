@@ -1,8 +1,8 @@
 """Four ways to add up the privacy loss of many steps, behind one interface.
 
-Each accountant is a :class:`dp_accounting.PrivacyAccountant`. The base class walks the event (once, in
-:func:`dpvd.privacy.events.count_steps`) and refuses what the accountant has no theorem for; a subclass
-only turns counts of steps into an epsilon.
+Each accountant is a :class:`dp_accounting.PrivacyAccountant`. The base class walks the event (once,
+in :func:`dpvd.privacy.events.count_steps`) and refuses what the accountant has no theorem for; a
+subclass only turns counts of steps into an epsilon.
 """
 
 from abc import abstractmethod
@@ -50,8 +50,9 @@ _REPLACE_ONE = frozenset({Relation.REPLACE_ONE})
 class StepAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     """An accountant for compositions of Gaussian releases on samples of the data.
 
-    Guarantees: ``get_epsilon`` never under-reports; a step whose sampling and relation have no theorem
-    is refused. Edge cases: nothing composed costs 0; a release without noise costs infinity.
+    Guarantees: ``get_epsilon`` never under-reports; a step whose sampling and relation have no
+    theorem is refused. Edge cases: nothing composed costs 0; a release without noise costs
+    infinity.
     """
 
     name: ClassVar[AccountantName]
@@ -93,8 +94,8 @@ class StepAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
                     if relations
                 )
                 raise DpvdError(
-                    f"the accountant {self.name} has no theorem for {step.sampling} under {self.relation}; "
-                    f"it supports: {supported}"
+                    f"the accountant {self.name} has no theorem for {step.sampling} under"
+                    f" {self.relation}; it supports: {supported}"
                 )
 
     def get_epsilon(self, target_delta: float) -> float:
@@ -129,9 +130,9 @@ class PldAccountant(StepAccountant):
 class RdpAccountant(StepAccountant):
     """Renyi differential privacy: divergences of each order add up, the best order is converted.
 
-    References: Mironov (2017), arXiv 1702.07476v3; for samples: Mironov, Talwar and Zhang (2019), arXiv
-    1908.10530v1 (Poisson, add-or-remove) and Wang, Balle and Kasiviswanathan (2019), arXiv 1808.00087v2,
-    Theorem 27 (fixed size, replace-one).
+    References: Mironov (2017), arXiv 1702.07476v3; for samples: Mironov, Talwar and Zhang (2019),
+    arXiv 1908.10530v1 (Poisson, add-or-remove) and Wang, Balle and Kasiviswanathan (2019), arXiv
+    1808.00087v2, Theorem 27 (fixed size, replace-one).
     """
 
     name = AccountantName.RDP
@@ -145,22 +146,25 @@ class RdpAccountant(StepAccountant):
         if all(_is_full_batch(step) for step in steps):
             return zcdp_to_epsilon(0.5 / _joint_noise_multiplier(steps) ** 2, delta)
         orders = np.concatenate([FRACTIONAL_ORDERS, INTEGER_ORDERS])
-        rdp = sum(count * np.concatenate([fractional_rdp(step), integer_rdp(step)]) for step, count in steps.items())
+        rdp = sum(
+            count * np.concatenate([fractional_rdp(step), integer_rdp(step)])
+            for step, count in steps.items()
+        )
         return rdp_to_epsilon(orders, np.asarray(rdp), delta)
 
 
 class ZcdpAccountant(StepAccountant):
     """Truncated concentrated differential privacy, read off the Renyi divergences.
 
-    rho(w) = max_{2 <= a <= w} RDP(a)/a over integer orders; then RDP(a) <= rho(w) a for those orders, so
-    they, and only they, may be converted. The truncation w is optimised.
+    rho(w) = max_{2 <= a <= w} RDP(a)/a over integer orders; then RDP(a) <= rho(w) a for those
+    orders, so they, and only they, may be converted. The truncation w is optimised.
 
     Plain zCDP (w infinite) with rho = T q^2 / (2 z^2) is not a bound under sampling.
 
     Guarantees: never below :class:`RdpAccountant`, whose orders include these.
 
-    References: Bun, Dwork, Rothblum and Steinke (2018), Composable and Versatile Privacy via Truncated
-    CDP, Definition 1; conversion as in :func:`dpvd.privacy.bounds.rdp_to_epsilon`.
+    References: Bun, Dwork, Rothblum and Steinke (2018), Composable and Versatile Privacy via
+    Truncated CDP, Definition 1; conversion as in :func:`dpvd.privacy.bounds.rdp_to_epsilon`.
     """
 
     name = AccountantName.ZCDP
@@ -173,16 +177,17 @@ class ZcdpAccountant(StepAccountant):
         rho = np.maximum.accumulate(rdp / INTEGER_ORDERS)
         truncations = range(1, len(rho) + 1)
         return min(
-            rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta) for end in truncations
+            rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta)
+            for end in truncations
         )
 
 
 class AdvancedAccountant(StepAccountant):
     """Advanced composition of amplified Gaussian mechanisms, as far as pencil and paper go.
 
-    A step is (eps0, d)-private by the analytic Gaussian mechanism, on a sample (eps1, q d)-private with
-    eps1 = log(1 + q (e^eps0 - 1)). Delta is split between the steps and the composition, and the split
-    is optimised. Plain addition of the epsilons is used where it is better (few steps).
+    A step is (eps0, d)-private by the analytic Gaussian mechanism, on a sample (eps1, q d)-private
+    with eps1 = log(1 + q (e^eps0 - 1)). Delta is split between the steps and the composition, and
+    the split is optimised. Plain addition of the epsilons is used where it is better (few steps).
     """
 
     name = AccountantName.ADVANCED
@@ -200,7 +205,9 @@ class AdvancedAccountant(StepAccountant):
 
 
 def _amplified(steps: Mapping[Step, int], step_delta: Array) -> list[tuple[Array, float]]:
-    """Return, for each kind of step, its epsilon on a sample when its delta off it is ``step_delta``."""
+    """Return, for each kind of step, its epsilon on a sample when its delta off it is
+    ``step_delta``.
+    """
     return [
         (amplify(gaussian_epsilon(step.noise_multiplier, step_delta), step.sampling_prob), count)
         for step, count in steps.items()

@@ -1,8 +1,8 @@
 """The formulas of the accountants: numbers in, numbers out.
 
 Every function that returns an epsilon returns an upper bound: searches end on the safe side, and a
-choice that is free in a theorem (an order, a split of delta) is optimised over a grid, each point of
-which is sound by itself.
+choice that is free in a theorem (an order, a split of delta) is optimised over a grid, each point
+of which is sound by itself.
 """
 
 import math
@@ -79,10 +79,11 @@ def gaussian_epsilon(noise_multiplier: float, delta: float | Array) -> Array:
 def rdp_to_epsilon(orders: Array, rdp: Array, delta: float) -> float:
     """Convert Renyi divergences to the smallest epsilon any of the orders gives at ``delta``.
 
-    eps = RDP(a) + log((a-1)/a) - log(delta a) / (a-1), and eps = 0 if sqrt(1 - e^{-RDP(a)}) <= delta.
+    eps = RDP(a) + log((a-1)/a) - log(delta a) / (a-1), and eps = 0 if sqrt(1 - e^{-RDP(a)}) <=
+    delta.
 
-    References: Canonne, Kamath and Steinke (2020), arXiv 2004.00010v4, Proposition 12; the second bound
-    is that of Bretagnolle and Huber on the total variation distance.
+    References: Canonne, Kamath and Steinke (2020), arXiv 2004.00010v4, Proposition 12; the second
+    bound is that of Bretagnolle and Huber on the total variation distance.
 
     >>> orders = np.arange(2.0, 64.0)
     >>> round(rdp_to_epsilon(orders, orders / 2, 1e-5), 4)
@@ -108,14 +109,16 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
     """
     if rho == 0 or math.isinf(rho):
         return rho
-    # The best order of the simpler conversion is 1 + sqrt(log(1/delta)/rho); that of this one is near.
+    # The best order of the simpler conversion is 1 + sqrt(log(1/delta)/rho); that of this one is
+    # near.
     centre = math.sqrt(math.log(1 / delta) / rho)
     orders = 1 + centre * np.geomspace(1e-2, 1e2, 4001)
     return rdp_to_epsilon(orders, rho * orders, delta)
 
 
 def amplify(epsilon: Array, sampling_prob: float) -> Array:
-    """Return the epsilon of a mechanism on a sample, log(1 + q (e^eps - 1)); its delta becomes q delta.
+    """Return the epsilon of a mechanism on a sample, log(1 + q (e^eps - 1)); its delta becomes q
+    delta.
 
     Holds for Poisson sampling under add-or-remove, and for fixed-size sampling without replacement
     under replace-one with q = batch / examples.
@@ -132,14 +135,17 @@ def amplify(epsilon: Array, sampling_prob: float) -> Array:
     return np.where(epsilon > 1, large, small)
 
 
-def advanced_composition(parts: Sequence[tuple[float | Array, float]], slack: float | Array) -> Array:
+def advanced_composition(
+    parts: Sequence[tuple[float | Array, float]], slack: float | Array
+) -> Array:
     """Return the total epsilon of releases of several kinds, with delta slack ``slack``.
 
-    sqrt(2 log(1/slack) sum_i k_i eps_i^2) + sum_i k_i eps_i (e^eps_i - 1) for k_i releases of eps_i each.
+    sqrt(2 log(1/slack) sum_i k_i eps_i^2) + sum_i k_i eps_i (e^eps_i - 1) for k_i releases of eps_i
+    each.
 
-    References: Dwork and Roth (2014), The Algorithmic Foundations of Differential Privacy, Theorem 3.20
-    for one kind; its proof (Azuma's inequality on a sum of losses, each of at most eps_i and of mean at
-    most eps_i (e^eps_i - 1)) gives this form for several.
+    References: Dwork and Roth (2014), The Algorithmic Foundations of Differential Privacy, Theorem
+    3.20 for one kind; its proof (Azuma's inequality on a sum of losses, each of at most eps_i and
+    of mean at most eps_i (e^eps_i - 1)) gives this form for several.
 
     Args:
         parts: pairs of an epsilon (or an array, one entry per slack) and how many releases have it.

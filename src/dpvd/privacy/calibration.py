@@ -38,8 +38,8 @@ def epsilon(
         relation: which data sets count as neighbours.
 
     Raises:
-        DpvdError: if delta is out of range, or the accountant has no theorem for the event's sampling
-            under this relation.
+        DpvdError: if delta is out of range, or the accountant has no theorem for the event's
+            sampling under this relation.
 
     >>> from dpvd.privacy import poisson_event
     >>> round(epsilon(poisson_event(1.0, 0.01, 1000), 1e-5), 2)
@@ -54,7 +54,9 @@ def _account(event: DpEvent, delta: float, name: AccountantName, relation: Relat
 
 
 @lru_cache(maxsize=4096)
-def _epsilon_of(steps: tuple[tuple[Step, int], ...], delta: float, name: AccountantName, relation: Relation) -> float:
+def _epsilon_of(
+    steps: tuple[tuple[Step, int], ...], delta: float, name: AccountantName, relation: Relation
+) -> float:
     account = accountant_for(name, relation)
     account.compose_steps(dict(steps))
     return account.get_epsilon(delta)
@@ -70,7 +72,8 @@ def noise_multiplier_for(
 ) -> float:
     """Return the smallest noise multiplier, up to a tolerance, that keeps within (epsilon, delta).
 
-    Guarantees: accounting the event with the returned value gives at most ``epsilon``: that very value
+    Guarantees: accounting the event with the returned value gives at most ``epsilon``: that very
+        value
     has been accounted. Where the account is continuous in the noise it gives at least 0.999 of it.
 
     Args:
@@ -98,20 +101,26 @@ def noise_multiplier_for(
     start = 1.0
     if name is AccountantName.PLD:  # its account is slow, and close to one that is fast
         start = _rough_noise_multiplier(epsilon, delta, event_for)
-    found = edge_of_budget(spent, epsilon, start=start, thrifty=_NOISE_RANGE[1], costly=_NOISE_RANGE[0])
+    found = edge_of_budget(
+        spent, epsilon, start=start, thrifty=_NOISE_RANGE[1], costly=_NOISE_RANGE[0]
+    )
     if found is None:
         raise DpvdError(
-            f"no noise multiplier up to {_NOISE_RANGE[1]:g} gives epsilon {epsilon:g} at delta {delta:g}; "
-            "ask for a larger epsilon or delta, or take fewer steps"
+            f"no noise multiplier up to {_NOISE_RANGE[1]:g} gives epsilon {epsilon:g} at delta"
+            f" {delta:g}; ask for a larger epsilon or delta, or take fewer steps"
         )
     return found
 
 
-def _rough_noise_multiplier(epsilon: float, delta: float, event_for: Callable[[float], DpEvent]) -> float:
+def _rough_noise_multiplier(
+    epsilon: float, delta: float, event_for: Callable[[float], DpEvent]
+) -> float:
     """Return where to start the search, from the Renyi account under whichever relation it has."""
     for relation in Relation:
         try:
-            return noise_multiplier_for(epsilon, delta, event_for, accountant=AccountantName.RDP, relation=relation)
+            return noise_multiplier_for(
+                epsilon, delta, event_for, accountant=AccountantName.RDP, relation=relation
+            )
         except DpvdError:
             continue
     return 1.0
@@ -173,4 +182,7 @@ def epsilon_curve(
     >>> [round(value, 3) for value in curve]
     [0.0, 0.341, 0.986]
     """
-    return [epsilon(event_for(count), delta, accountant=accountant, relation=relation) for count in steps]
+    return [
+        epsilon(event_for(count), delta, accountant=accountant, relation=relation)
+        for count in steps
+    ]

@@ -1,12 +1,12 @@
 """Privacy losses on a grid: one step's, and those of very many steps together.
 
-A step's profile is put on a grid by connecting the dots, which is exact at grid points and on the safe side between
-them. Steps are composed by the fast Fourier transform of a *tilted* distribution, p(x) e^{λx} / M(λ), whose bulk lies
-where the answer is: the probabilities that decide about a delta of 1e-10 are then as accurate as those around the
-mean, for ten million steps as for ten.
+A step's profile is put on a grid by connecting the dots, which is exact at grid points and on the
+safe side between them. Steps are composed by the fast Fourier transform of a *tilted* distribution,
+p(x) e^{λx} / M(λ), whose bulk lies where the answer is: the probabilities that decide about a delta
+of 1e-10 are then as accurate as those around the mean, for ten million steps as for ten.
 
-References: Doroshenko et al. (2022), arXiv 2207.04380v1, Algorithm 1, for the grid. Tilting is the change of measure
-behind the Chernoff bound (Cramér 1938).
+References: Doroshenko et al. (2022), arXiv 2207.04380v1, Algorithm 1, for the grid. Tilting is the
+change of measure behind the Chernoff bound (Cramér 1938).
 """
 
 import math
@@ -28,7 +28,9 @@ MOST_CELLS = 2**21
 
 _TAIL = 1e-12  # of the tilted distribution, left out above and charged in full
 _ROUNDING = 1e-15  # bound on what floating point adds to a relative error with every step
-_HIGHEST_TILT = 1e3  # in inverse standard deviations; the best tilt is looked for from 1e-7 of the highest one
+_HIGHEST_TILT = (
+    1e3  # in inverse standard deviations; the best tilt is looked for from 1e-7 of the highest one
+)
 _REACHES = (0.25, 0.5, 1.0, 2.0, 4.0)  # further tilts that are tried to bound the tails
 
 
@@ -38,7 +40,9 @@ class GridTooFine(Exception):
 
 @dataclass(frozen=True, eq=False)
 class LossGrid:
-    """The privacy loss of one step: ``probs[i]`` at loss ``(first + i) * spacing``, the rest infinite."""
+    """The privacy loss of one step: ``probs[i]`` at loss ``(first + i) * spacing``, the rest
+    infinite.
+    """
 
     spacing: float
     first: int
@@ -67,11 +71,13 @@ def loss_grid(
     highest: float,
     lowest: float,
 ) -> LossGrid:
-    """Return losses on multiples of ``spacing`` whose profile is the given one at grid points, and above it between.
+    """Return losses on multiples of ``spacing`` whose profile is the given one at grid points, and
+    above it between.
 
-    Losses above 0 follow from the profile, those below from the profile of the reversed pair: a mass m at loss x of
-    that is a mass m e^{-x} at loss -x of this. So both sides are made of small numbers, which double precision
-    holds to its last digit; what is left of 1 is the mass at loss 0, so nothing is lost however many steps follow.
+    Losses above 0 follow from the profile, those below from the profile of the reversed pair: a
+    mass m at loss x of that is a mass m e^{-x} at loss -x of this. So both sides are made of small
+    numbers, which double precision holds to its last digit; what is left of 1 is the mass at loss
+    0, so nothing is lost however many steps follow.
 
     Args:
         profile: delta at each epsilon >= 0 of the pair that dominates the step.
@@ -90,10 +96,13 @@ def loss_grid(
 def _half(profile: Callable[[Array], Array], spacing: float, reach: float) -> tuple[Array, float]:
     """Return the masses at spacing, 2 spacing, ... and what lies beyond ``reach``.
 
-    p_k = ((d_{k+1} - d_k) - e^h (d_k - d_{k-1})) / (e^h - 1), and for the last one (d_{k-1} - d_k) / (1 - e^-h).
+    p_k = ((d_{k+1} - d_k) - e^h (d_k - d_{k-1})) / (e^h - 1), and for the last one (d_{k-1} - d_k)
+    / (1 - e^-h).
     """
     points = max(1, math.ceil(reach / spacing))
-    deltas = np.minimum.accumulate(np.clip(profile(spacing * np.arange(points + 1, dtype=np.float64)), 0.0, 1.0))
+    deltas = np.minimum.accumulate(
+        np.clip(profile(spacing * np.arange(points + 1, dtype=np.float64)), 0.0, 1.0)
+    )
     falls = -np.diff(deltas)
     masses = np.empty(points)
     masses[:-1] = (falls[:-1] * math.exp(spacing) - falls[1:]) / math.expm1(spacing)
@@ -104,7 +113,8 @@ def _half(profile: Callable[[Array], Array], spacing: float, reach: float) -> tu
 def composed_epsilon(parts: Sequence[tuple[LossGrid, int]], delta: float) -> float:
     """Return the epsilon at ``delta`` of all parts together, each taken so many times.
 
-    Guarantees: an upper bound on the epsilon of the composed grid losses: mass beyond the window of the transform
+    Guarantees: an upper bound on the epsilon of the composed grid losses: mass beyond the window of
+        the transform
     counts in full, what wraps around only adds, and rounding is charged.
 
     Args:
@@ -138,16 +148,21 @@ class _Window:
 
 
 def _best_tilt(parts: Sequence[tuple[LossGrid, int]], delta: float) -> float:
-    """Return the λ of the best Chernoff bound, (log M(λ) + log 1/delta) / λ: the tilted mean is that bound."""
+    """Return the λ of the best Chernoff bound, (log M(λ) + log 1/delta) / λ: the tilted mean is
+    that bound.
+    """
     spread = math.sqrt(sum(count * _variance(part, 0.0) for part, count in parts))
-    # Neighbours on the grid must not differ by more than e under the tilt, or sums over them would underflow.
+    # Neighbours on the grid must not differ by more than e under the tilt, or sums over them would
+    # underflow.
     highest = min(1 / parts[0][0].spacing, _HIGHEST_TILT / spread if spread > 0 else math.inf)
 
     def bound(log_tilt: float) -> float:
         tilt = highest * math.exp(log_tilt)
         return (_log_mgf(parts, tilt) - math.log(delta)) / tilt
 
-    best = minimize_scalar(bound, bounds=(math.log(1e-7), 0.0), method="bounded", options={"xatol": 1e-3}).x
+    best = minimize_scalar(
+        bound, bounds=(math.log(1e-7), 0.0), method="bounded", options={"xatol": 1e-3}
+    ).x
     return highest * math.exp(best)
 
 
@@ -160,8 +175,12 @@ def _window(parts: Sequence[tuple[LossGrid, int]], tilt: float) -> _Window:
     highest = spacing * sum(count * (part.first + len(part.probs) - 1) for part, count in parts)
     for reach in _REACHES if spread > 0 else ():
         further = reach * math.sqrt(-2 * math.log(_TAIL)) / spread
-        highest = min(highest, (_log_mgf(parts, tilt + further) - log_mass - math.log(_TAIL)) / further)
-        lowest = max(lowest, (log_mass - _log_mgf(parts, tilt - further) + math.log(_TAIL)) / further)
+        highest = min(
+            highest, (_log_mgf(parts, tilt + further) - log_mass - math.log(_TAIL)) / further
+        )
+        lowest = max(
+            lowest, (log_mass - _log_mgf(parts, tilt - further) + math.log(_TAIL)) / further
+        )
     first, last = math.floor(lowest / spacing), math.ceil(highest / spacing)
     if last - first > MOST_CELLS:
         raise GridTooFine
@@ -178,7 +197,8 @@ def _tilted_probs(parts: Sequence[tuple[LossGrid, int]], window: _Window) -> Arr
     for part, count in parts:
         log_probs = part.log_tilted(window.tilt)
         probs = np.exp(log_probs - _log_sum(log_probs))
-        # Around its own mean a step hardly turns the phases, so that powers of them keep their digits.
+        # Around its own mean a step hardly turns the phases, so that powers of them keep their
+        # digits.
         middle = round(float(probs @ np.arange(len(probs))))
         spectrum *= rfft(np.roll(np.pad(probs, (0, size - len(probs))), -middle)) ** count
         start += count * (part.first + middle)
@@ -191,13 +211,17 @@ def _tilted_probs(parts: Sequence[tuple[LossGrid, int]], window: _Window) -> Arr
 def _epsilon_in(window: _Window, probs: Array, delta: float) -> float:
     """Return where the profile of the tilted probabilities, tilted back, falls to ``delta``.
 
-    With S(r) = sum_{i>j} probs_i e^{-r (x_i - x_j)}, delta(x_j) = M e^{-λ x_j} (S(λ) - S(λ+1)); between grid points
-    delta(x_j + t) = M e^{-λ x_j} (S(λ) - e^t S(λ+1)).
+    With S(r) = sum_{i>j} probs_i e^{-r (x_i - x_j)}, delta(x_j) = M e^{-λ x_j} (S(λ) - S(λ+1));
+    between grid points delta(x_j + t) = M e^{-λ x_j} (S(λ) - e^t S(λ+1)).
     """
-    plain, weighted = (_suffix_sums(probs, window.spacing * rate) for rate in (window.tilt, window.tilt + 1))
+    plain, weighted = (
+        _suffix_sums(probs, window.spacing * rate) for rate in (window.tilt, window.tilt + 1)
+    )
     points = window.spacing * (window.first + np.arange(window.cells, dtype=np.float64))
     with np.errstate(divide="ignore"):
-        log_deltas = window.log_mass - window.tilt * points + np.log(np.maximum(plain - weighted, 0.0))
+        log_deltas = (
+            window.log_mass - window.tilt * points + np.log(np.maximum(plain - weighted, 0.0))
+        )
     too_large = np.flatnonzero(log_deltas > math.log(delta))
     if len(too_large) == 0:
         return float(points[0])

@@ -34,8 +34,8 @@ class Sampling(StrEnum):
 class Step:
     """One use of the Gaussian mechanism on a sample of the data.
 
-    ``noise_multiplier`` is the standard deviation of the noise divided by the L2 sensitivity under the
-    relation in force; zero stands for a release without noise.
+    ``noise_multiplier`` is the standard deviation of the noise divided by the L2 sensitivity under
+    the relation in force; zero stands for a release without noise.
     """
 
     noise_multiplier: float
@@ -46,8 +46,8 @@ class Step:
 def poisson_event(noise_multiplier: float, sampling_prob: float, steps: int) -> DpEvent:
     """Describe ``steps`` Gaussian releases, each on a fresh Poisson sample.
 
-    Edge cases: ``sampling_prob`` 1 is the plain Gaussian mechanism; 0 steps is no event at all; noise
-    multiplier 0 is legal and costs an infinite epsilon.
+    Edge cases: ``sampling_prob`` 1 is the plain Gaussian mechanism; 0 steps is no event at all;
+    noise multiplier 0 is legal and costs an infinite epsilon.
 
     Args:
         noise_multiplier: noise standard deviation over L2 sensitivity, at least 0.
@@ -69,11 +69,13 @@ def poisson_event(noise_multiplier: float, sampling_prob: float, steps: int) -> 
     return _repeat(step, steps)
 
 
-def fixed_size_event(noise_multiplier: float, batch_size: int, examples: int, steps: int) -> DpEvent:
+def fixed_size_event(
+    noise_multiplier: float, batch_size: int, examples: int, steps: int
+) -> DpEvent:
     """Describe ``steps`` Gaussian releases, each on a fresh subset of ``batch_size`` examples.
 
-    Edge cases: 0 steps is no event at all; a batch of all examples is kept as a sample, because under
-    add-or-remove it would not be the same mechanism on the neighbouring data set.
+    Edge cases: 0 steps is no event at all; a batch of all examples is kept as a sample, because
+    under add-or-remove it would not be the same mechanism on the neighbouring data set.
 
     Args:
         noise_multiplier: noise standard deviation over L2 sensitivity, at least 0.
@@ -90,9 +92,13 @@ def fixed_size_event(noise_multiplier: float, batch_size: int, examples: int, st
     non_negative(noise_multiplier=noise_multiplier)
     positive_int(batch_size=batch_size, examples=examples)
     if batch_size > examples:
-        raise DpvdError(f"batch_size must be at most the number of examples ({examples}), got {batch_size}")
+        raise DpvdError(
+            f"batch_size must be at most the number of examples ({examples}), got {batch_size}"
+        )
     gaussian = dp_accounting.GaussianDpEvent(float(noise_multiplier))
-    return _repeat(dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian), steps)
+    return _repeat(
+        dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian), steps
+    )
 
 
 def _repeat(step: DpEvent, steps: int) -> DpEvent:
@@ -104,7 +110,8 @@ def _repeat(step: DpEvent, steps: int) -> DpEvent:
 def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
     """Return how often each kind of step occurs in ``event``.
 
-    Guarantees: the multiplicity of a step is the product of the counts on the path to it, summed over
+    Guarantees: the multiplicity of a step is the product of the counts on the path to it, summed
+        over
     paths. Events that are not (sampled) Gaussian mechanisms or compositions of them raise.
 
     Args:
@@ -115,7 +122,8 @@ def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
         DpvdError: naming the part that has no account here.
 
     >>> count_steps(poisson_event(2.0, 1.0, 5), times=2)
-    Counter({Step(noise_multiplier=2.0, sampling=<Sampling.NONE: 'no sampling'>, sampling_prob=1.0): 10})
+    Counter({Step(noise_multiplier=2.0, sampling=<Sampling.NONE: 'no sampling'>, sampling_prob=1.0):
+    10})
     """
     total: Counter[Step] = Counter()
     if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -143,6 +151,6 @@ def _step_of(event: DpEvent) -> Step:
             share = event.sample_size / event.source_dataset_size
             return Step(inner.noise_multiplier, Sampling.FIXED_SIZE, share)
     raise DpvdError(
-        f"no accountant here knows the event {event!r}; allowed are the Gaussian mechanism, alone or on a "
-        "Poisson or fixed-size sample, and compositions of these"
+        f"no accountant here knows the event {event!r}; allowed are the Gaussian mechanism, alone"
+        " or on a Poisson or fixed-size sample, and compositions of these"
     )

@@ -13,7 +13,10 @@ __all__ = ["Guarantee", "round_up"]
 
 _DIGITS = 4
 
-_NEIGHBOURS = {Relation.ADD_OR_REMOVE: "adding or removing one {}", Relation.REPLACE_ONE: "replacing one {}"}
+_NEIGHBOURS = {
+    Relation.ADD_OR_REMOVE: "adding or removing one {}",
+    Relation.REPLACE_ONE: "replacing one {}",
+}
 
 _METHODS = {
     AccountantName.PLD: "privacy loss distributions",
@@ -27,12 +30,12 @@ _METHODS = {
 class Guarantee:
     """A privacy claim with everything it rests on.
 
-    Guarantees: the sentence never states less than ``epsilon``; it names the relation, the sampling, the
-    noise and its source, what the program saw of these, what is taken as public, and what was tuned on
-    the data. What nobody declared is printed as not declared, never as nothing.
+    Guarantees: the sentence never states less than ``epsilon``; it names the relation, the
+    sampling, the noise and its source, what the program saw of these, what is taken as public, and
+    what was tuned on the data. What nobody declared is printed as not declared, never as nothing.
 
-    Edge cases: an infinite epsilon is legal and reads "Not differentially private". A claim about a plan
-    that nobody has carried out says so.
+    Edge cases: an infinite epsilon is legal and reads "Not differentially private". A claim about a
+    plan that nobody has carried out says so.
 
     Raises:
         DpvdError: if a number is out of range or a name unknown.
@@ -53,9 +56,13 @@ class Guarantee:
     public: tuple[str, ...] = ()
     """Facts about the data that the claim does not protect."""
     tuned: tuple[str, ...] | None = None
-    """Choices that were made by looking at the data and are not in the account; None if nobody said."""
+    """Choices that were made by looking at the data and are not in the account; None if nobody
+    said.
+    """
     seen: tuple[str, ...] | None = None
-    """What the program that trained saw with its own eyes; None for a plan that was not carried out."""
+    """What the program that trained saw with its own eyes; None for a plan that was not carried
+    out.
+    """
     not_covered: tuple[str, ...] = ()
     """What the claim rests on although the program did not see it, or what it leaves open."""
     undeclared: tuple[str, ...] = ()
@@ -76,7 +83,9 @@ class Guarantee:
                 object.__setattr__(self, name, phrases(entries, name))
 
     def sentence(self) -> str:
-        """Return the claim in words: what is promised, what it rests on, what is public, tuned, not declared."""
+        """Return the claim in words: what is promised, what it rests on, what is public, tuned, not
+        declared.
+        """
         parts = [self._claim()]
         if self.seen:
             parts.append(f"Seen by the program: {'; '.join(self.seen)}.")
@@ -88,13 +97,17 @@ class Guarantee:
             undeclared += ("what was tuned on the data",)
         else:
             entries = "; ".join(self.tuned)
-            parts.append(f"Tuned on the data: {entries + ' (not in the account)' if entries else 'nothing'}.")
+            parts.append(
+                f"Tuned on the data: {entries + ' (not in the account)' if entries else 'nothing'}."
+            )
         if undeclared:
             parts.append(f"Not declared: {'; '.join(undeclared)}.")
         return " ".join(parts)
 
     def observed(self, *, seen: tuple[str, ...], not_covered: tuple[str, ...] = ()) -> "Guarantee":
-        """The claim of a program that carried the plan out, with what it saw and what it did not."""
+        """The claim of a program that carried the plan out, with what it saw and what it did
+        not.
+        """
         return replace(self, seen=seen, not_covered=self.not_covered + not_covered)
 
     def __str__(self) -> str:
@@ -107,20 +120,28 @@ class Guarantee:
             return f"Not differentially private: no noise was added; {how}."
         neighbours = _NEIGHBOURS[self.relation].format(self.unit)
         basis = (
-            f"{neighbours}; {how}; Gaussian noise of multiplier {_round(self.noise_multiplier, ROUND_FLOOR)} "
-            f"from {self._noise_origin()}; accounted with {_METHODS[self.accountant]}."
+            f"{neighbours}; {how}; Gaussian noise of multiplier"
+            f" {_round(self.noise_multiplier, ROUND_FLOOR)} from {self._noise_origin()}; accounted"
+            f" with {_METHODS[self.accountant]}."
         )
         if self.epsilon == math.inf:
-            return f"Not differentially private: no finite epsilon holds at delta {self.delta!r}; {basis}"
+            return (
+                f"Not differentially private: no finite epsilon holds at delta {self.delta!r};"
+                f" {basis}"
+            )
         condition = " if it is carried out as planned" if self.seen is None else ""
-        return f"({round_up(self.epsilon)}, {self.delta!r})-differentially private{condition}: {basis}"
+        return (
+            f"({round_up(self.epsilon)}, {self.delta!r})-differentially private{condition}: {basis}"
+        )
 
     def _noise_origin(self) -> str:
         seeded = self.noise_source.startswith("reproducible")
         return f"a seeded generator ({self.noise_source})" if seeded else self.noise_source
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that JSON can hold, with the sentence; an infinite epsilon is written "inf"."""
+        """Return plain data that JSON can hold, with the sentence; an infinite epsilon is written
+        "inf".
+        """
         plain = asdict(self)
         plain.update(
             epsilon="inf" if self.epsilon == math.inf else self.epsilon,
@@ -128,7 +149,10 @@ class Guarantee:
             accountant=str(self.accountant),
             sentence=self.sentence(),
         )
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+        return {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in plain.items()
+        }
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> "Guarantee":
@@ -141,7 +165,9 @@ class Guarantee:
             fields = {key: value for key, value in plain.items() if key != "sentence"}
             return cls(**{**fields, "epsilon": float(plain["epsilon"])})
         except (KeyError, TypeError) as problem:
-            raise DpvdError(f"not a privacy guarantee: {problem}; write it with Guarantee.to_dict") from None
+            raise DpvdError(
+                f"not a privacy guarantee: {problem}; write it with Guarantee.to_dict"
+            ) from None
 
 
 def round_up(epsilon: float) -> str:

@@ -5,12 +5,12 @@ charge, ``{"charged": 30, "steps": 10}``: ten more steps, thirty in all.
 
 Why a crash can over-count but never under-count: :meth:`Ledger.charge` returns only after the line,
 newline included, is on disk, and the caller uses nothing of a step before it has returned. A line
-without its newline is therefore a charge that never returned; nothing was released under it, and it is
-ignored. A complete line whose caller died counts, although perhaps nothing was released. Damage of any
-other kind cannot come from a crash, and is an error.
+without its newline is therefore a charge that never returned; nothing was released under it, and it
+is ignored. A complete line whose caller died counts, although perhaps nothing was released. Damage
+of any other kind cannot come from a crash, and is an error.
 
-One process charges at a time: whoever charges first locks the file until the ledger is closed or the
-process ends, by whatever means; a second one is refused.
+One process charges at a time: whoever charges first locks the file until the ledger is closed or
+the process ends, by whatever means; a second one is refused.
 """
 
 import hashlib
@@ -36,9 +36,9 @@ _VERSION = 1
 class Ledger:
     """The charges of one run, append-only; make one with :meth:`create` or :meth:`open`.
 
-    Guarantees: totals only grow, every total is the previous one plus its steps, and a charge is on disk
-    before :meth:`charge` returns. A ledger that something else wrote to meanwhile, or that another
-    process or object is charging, refuses to charge.
+    Guarantees: totals only grow, every total is the previous one plus its steps, and a charge is on
+    disk before :meth:`charge` returns. A ledger that something else wrote to meanwhile, or that
+    another process or object is charging, refuses to charge.
     """
 
     def __init__(self, path: Path, plan_json: str, charged: int, end: int, size: int) -> None:
@@ -58,7 +58,11 @@ class Ledger:
             DpvdError: if the file exists or cannot be written, or the plan is not plain JSON data.
         """
         path, plan_json = Path(path), _canonical(plan)
-        header = {"fingerprint": _digest(plan_json), "plan": json.loads(plan_json), "version": _VERSION}
+        header = {
+            "fingerprint": _digest(plan_json),
+            "plan": json.loads(plan_json),
+            "version": _VERSION,
+        }
         line = _line(header)
         try:
             with open(path, "xb") as file:
@@ -66,7 +70,8 @@ class Ledger:
             _sync_folder(path.parent)
         except FileExistsError:
             raise DpvdError(
-                f"the ledger {path} exists already; open it to resume that run, or choose another place"
+                f"the ledger {path} exists already; open it to resume that run, or choose another"
+                " place"
             ) from None
         except OSError as problem:
             raise DpvdError(f"cannot write the ledger {path}: {problem.strerror}") from None
@@ -88,15 +93,17 @@ class Ledger:
             content = path.read_bytes()
         except OSError as problem:
             raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
-        *lines, _torn = content.split(b"\n")  # what follows the last newline: nothing, or a torn line
+        *lines, _torn = content.split(
+            b"\n"
+        )  # what follows the last newline: nothing, or a torn line
         plan_json = _read_header(path, lines)
         charged = 0
         for number, line in enumerate(lines[1:], start=2):
             charged = _read_charge(path, number, line, charged)
         if plan is not None and _canonical(plan) != plan_json:
             raise DpvdError(
-                f"the ledger {path} belongs to another plan; resume with the plan it was started with, or "
-                "start a new run"
+                f"the ledger {path} belongs to another plan; resume with the plan it was started"
+                " with, or start a new run"
             )
         return cls(path, plan_json, charged, len(content) - len(_torn), len(content))
 
@@ -104,8 +111,8 @@ class Ledger:
         """Put ``steps`` more steps on the account; they are on disk when this returns.
 
         Raises:
-            DpvdError: if steps is not a whole number of at least 1, the file has changed since it was
-                read, or it cannot be written. Nothing may be released then.
+            DpvdError: if steps is not a whole number of at least 1, the file has changed since it
+                was read, or it cannot be written. Nothing may be released then.
         """
         positive_int(steps=steps)
         total = self._charged + steps
@@ -113,7 +120,10 @@ class Ledger:
         try:
             file = self._locked_file()
             if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):
-                raise DpvdError(f"the ledger {self._path} was written to by something else; only one run may use it")
+                raise DpvdError(
+                    f"the ledger {self._path} was written to by something else; only one run may"
+                    " use it"
+                )
             file.truncate(self._end)
             file.seek(self._end)
             _write_through(file, line)
@@ -123,7 +133,9 @@ class Ledger:
         self._end = self._size = self._end + len(line)
 
     def close(self) -> None:
-        """Let another process charge. A closed ledger can be charged again: it takes the lock anew."""
+        """Let another process charge. A closed ledger can be charged again: it takes the lock
+        anew.
+        """
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -149,7 +161,9 @@ class Ledger:
         self.close()  # a forked child shares its parent's lock, and must not
         here = str(self._path.resolve())
         before = _charging.get(here)
-        if before is not None:  # an earlier object of this process, such as that of a notebook cell that ran before
+        if (
+            before is not None
+        ):  # an earlier object of this process, such as that of a notebook cell that ran before
             before.close()
         file = open(self._path, "r+b")  # noqa: SIM115 (it stays open: the lock lasts as long)
         if fcntl is not None:
@@ -158,7 +172,8 @@ class Ledger:
             except BlockingIOError:
                 file.close()
                 raise DpvdError(
-                    f"the ledger {self._path} is being charged by another process; wait for it to end"
+                    f"the ledger {self._path} is being charged by another process; wait for it"
+                    " to end"
                 ) from None
         self._file = file
         self._owner = os.getpid()
@@ -166,7 +181,9 @@ class Ledger:
         return file
 
     def _is_in_place(self, file: BinaryIO) -> bool:
-        """Whether the open file still is the one under the ledger's name, not one that was moved away."""
+        """Whether the open file still is the one under the ledger's name, not one that was moved
+        away.
+        """
         return os.path.samestat(os.fstat(file.fileno()), os.stat(self._path))
 
     @property
@@ -191,7 +208,8 @@ _charging: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
 
 
 def fingerprint(plan: Mapping[str, Any]) -> str:
-    """SHA-256 of a plan's canonical JSON (sorted keys, no spaces), in hexadecimal: its name in ledgers and batches.
+    """SHA-256 of a plan's canonical JSON (sorted keys, no spaces), in hexadecimal: its name in
+    ledgers and batches.
 
     >>> fingerprint({"steps": 1})[:8]
     '8326a4cb'
@@ -236,13 +254,18 @@ def _read_header(path: Path, lines: list[bytes]) -> str:
         version, plan, fingerprint = header["version"], header["plan"], header["fingerprint"]
     except (IndexError, KeyError, TypeError, ValueError):
         raise DpvdError(
-            f"{path} does not begin like a ledger; if its run never started, delete it and start again"
+            f"{path} does not begin like a ledger; if its run never started, delete it and start"
+            " again"
         ) from None
     if version != _VERSION:
-        raise DpvdError(f"{path} is a ledger of version {version}; this release reads version {_VERSION}")
+        raise DpvdError(
+            f"{path} is a ledger of version {version}; this release reads version {_VERSION}"
+        )
     plan_json = _canonical(plan)
     if _digest(plan_json) != fingerprint:
-        raise DpvdError(f"the plan in the ledger {path} does not match its fingerprint: the file was changed")
+        raise DpvdError(
+            f"the plan in the ledger {path} does not match its fingerprint: the file was changed"
+        )
     return plan_json
 
 
@@ -253,11 +276,13 @@ def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
         total, steps = entry["charged"], entry["steps"]
         positive_int(charged=total, steps=steps)
     except (KeyError, TypeError, ValueError):
-        raise DpvdError(f"line {number} of the ledger {path} is damaged; its account cannot be trusted") from None
+        raise DpvdError(
+            f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
+        ) from None
     if total != before + steps:
         raise DpvdError(
-            f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were charged "
-            "before; two runs may have written to it, and its account cannot be trusted"
+            f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were"
+            " charged before; two runs may have written to it, and its account cannot be trusted"
         )
     charged: int = total
     return charged

@@ -22,7 +22,9 @@ from dpvd.privacy.profiles import (
 __all__ = ["LEAST_NOISE", "grid_spacing", "pld_epsilon"]
 
 LEAST_NOISE = 0.05
-"""Noise multipliers below this are not put on a grid: a single step then costs an epsilon of hundreds."""
+"""Noise multipliers below this are not put on a grid: a single step then costs an epsilon of
+hundreds.
+"""
 
 _POINTS_PER_DEVIATION = 20  # inflates the variance of a step by about 1/(6 * 20^2) = 0.04 %
 _COARSEST = 1e-3
@@ -45,7 +47,9 @@ def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> 
     while True:
         grids = [(_step_losses(step, relation, spacing), count) for step, count in steps.items()]
         try:
-            return max(composed_epsilon([(pair[i], n) for pair, n in grids], delta) for i in range(orders))
+            return max(
+                composed_epsilon([(pair[i], n) for pair, n in grids], delta) for i in range(orders)
+            )
         except GridTooFine:  # so many or so large losses that a coarser grid resolves them as well
             spacing *= 2
 
@@ -53,8 +57,9 @@ def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> 
 def grid_spacing(step: Step) -> float:
     """Return the distance of grid points that suits the privacy loss of one step.
 
-    The loss of one step has standard deviation about q sqrt(e^{1/z^2} - 1); the grid must resolve that,
-    however small, or the rounding of many steps adds up. A large loss needs no finer grid than 1e-3.
+    The loss of one step has standard deviation about q sqrt(e^{1/z^2} - 1); the grid must resolve
+    that, however small, or the rounding of many steps adds up. A large loss needs no finer grid
+    than 1e-3.
     """
     z, q = step.noise_multiplier, step.sampling_prob
     deviation = q * min(math.sqrt(math.expm1(min(z**-2, 10.0))), 5.0)
@@ -64,11 +69,15 @@ def grid_spacing(step: Step) -> float:
 
 @lru_cache(maxsize=32)
 def _step_losses(step: Step, relation: Relation, spacing: float) -> tuple[LossGrid, ...]:
-    """Return the losses of one step on the grid: for every order of its pair that is composed by itself."""
+    """Return the losses of one step on the grid: for every order of its pair that is composed by
+    itself.
+    """
     z, q = step.noise_multiplier, step.sampling_prob
     top, bottom = largest_loss(z, q), smallest_loss(z, q)
     if relation is Relation.REPLACE_ONE:  # pairs that are the same in either order
-        both = partial(fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile, z, q)
+        both = partial(
+            fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile, z, q
+        )
         return (loss_grid(both, both, spacing, highest=top, lowest=-top),)
     remove, add = partial(remove_profile, z, q), partial(add_profile, z, q)
     return (

@@ -1,22 +1,23 @@
 """Privacy profiles of one step: delta as an exact function of epsilon, for epsilon of either sign.
 
-Each profile is the hockey-stick divergence H(e^eps) of a pair of distributions that dominates the step:
-whatever the data, no neighbouring pair has a larger divergence at any epsilon, so the profile may be
-composed. All are in closed form in the profile G of the Gaussian mechanism.
+Each profile is the hockey-stick divergence H(e^eps) of a pair of distributions that dominates the
+step: whatever the data, no neighbouring pair has a larger divergence at any epsilon, so the profile
+may be composed. All are in closed form in the profile G of the Gaussian mechanism.
 
-*Poisson, add-or-remove*: the pair N(0) and (1-q) N(0) + q N(1), in both orders, each composed by itself.
+*Poisson, add-or-remove*: the pair N(0) and (1-q) N(0) + q N(1), in both orders, each composed by
+itself.
 *Fixed size, replace-one*: the larger of those two at every epsilon, as one profile.
 *Poisson, replace-one*: (1-q) N(0) + q N(1/2) against (1-q) N(0) + q N(-1/2).
 
 All normals have standard deviation z; the unit is the sensitivity under the relation.
 
-References: Zhu, Dong and Wang (2022), arXiv 2106.08567, adaptive composition of dominating pairs and
-their amplification by sampling, for the first two. For the third, advanced joint convexity (Balle,
-Barthe and Gaboardi 2018, arXiv 1807.01647v2, Theorem 2) reduces the divergence to the mean of a convex
-function of a sum of two log-normal variables of mean 1, and by Kahane's inequality it grows with each
-entry of their covariance; opposite contributions of full norm maximise all entries at once. (The same
-argument, with contributions taken relative to the example that fills the place otherwise, proves the
-second.)
+References: Zhu, Dong and Wang (2022), arXiv 2106.08567, adaptive composition of dominating pairs
+and their amplification by sampling, for the first two. For the third, advanced joint convexity
+(Balle, Barthe and Gaboardi 2018, arXiv 1807.01647v2, Theorem 2) reduces the divergence to the mean
+of a convex function of a sum of two log-normal variables of mean 1, and by Kahane's inequality it
+grows with each entry of their covariance; opposite contributions of full norm maximise all entries
+at once. (The same argument, with contributions taken relative to the example that fills the place
+otherwise, proves the second.)
 """
 
 import math
@@ -26,9 +27,18 @@ from scipy.special import log_ndtr
 
 from dpvd.privacy.bounds import Array, gaussian_log_delta
 
-__all__ = ["add_profile", "fixed_size_profile", "largest_loss", "remove_profile", "replace_profile", "smallest_loss"]
+__all__ = [
+    "add_profile",
+    "fixed_size_profile",
+    "largest_loss",
+    "remove_profile",
+    "replace_profile",
+    "smallest_loss",
+]
 
-_TAIL = 10.2  # standard deviations of noise kept; the mass beyond, below e^-50, counts as infinite loss
+_TAIL = (
+    10.2  # standard deviations of noise kept; the mass beyond, below e^-50, counts as infinite loss
+)
 
 
 def remove_profile(z: float, q: float, epsilon: Array) -> Array:
@@ -43,7 +53,8 @@ def remove_profile(z: float, q: float, epsilon: Array) -> Array:
 
 
 def add_profile(z: float, q: float, epsilon: Array) -> Array:
-    """Return H of N(0) over (1-q) N(0) + q N(1): q e^(eps+y) G(-y) with e^-eps = 1 - q + q e^y, or 0.
+    """Return H of N(0) over (1-q) N(0) + q N(1): q e^(eps+y) G(-y) with e^-eps = 1 - q + q e^y, or
+    0.
 
     The second form holds where no such y exists, at eps >= -log(1-q).
     """

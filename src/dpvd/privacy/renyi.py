@@ -1,7 +1,7 @@
 """Renyi divergences of one Gaussian release, on all the data or on a sample of it.
 
-All sums and integrals here have positive terms only, so nothing cancels however small q/z is: the usual
-forms lose every digit once a divergence falls below 1e-16, which many steps then multiply.
+All sums and integrals here have positive terms only, so nothing cancels however small q/z is: the
+usual forms lose every digit once a divergence falls below 1e-16, which many steps then multiply.
 """
 
 import math
@@ -15,15 +15,24 @@ from dpvd.privacy.events import Sampling, Step
 
 __all__ = ["FRACTIONAL_ORDERS", "INTEGER_ORDERS", "fractional_rdp", "integer_rdp"]
 
-# Above 64 the integer orders thin out: only the tiny epsilons of very noisy plans are decided there.
-INTEGER_ORDERS: Array = np.unique(np.concatenate([np.arange(2, 65), np.geomspace(64, 2048, 48).round()]))
+# Above 64 the integer orders thin out: only the tiny epsilons of very noisy plans are decided
+# there.
+INTEGER_ORDERS: Array = np.unique(
+    np.concatenate([np.arange(2, 65), np.geomspace(64, 2048, 48).round()])
+)
 # The best order is below 11 where epsilon is large, and then its fraction matters.
 FRACTIONAL_ORDERS: Array = np.array([1 + tenth / 10 for tenth in range(1, 100) if tenth % 10])
 
 _HIGHEST_FIXED_SIZE_ORDER = 256  # time and memory grow with its square; higher orders are left out
-_LEAST_NOISE = 0.2  # below it quadrature would need long arrays, and coarser bounds do: epsilon is vast
-_TAIL = 12.0  # standard deviations that quadrature covers on either side; beyond lies less than 1e-32
-_SPACING = 1 / 20  # of quadrature points; the trapezoidal rule on Gaussian integrands is exact to 1e-15
+_LEAST_NOISE = (
+    0.2  # below it quadrature would need long arrays, and coarser bounds do: epsilon is vast
+)
+_TAIL = (
+    12.0  # standard deviations that quadrature covers on either side; beyond lies less than 1e-32
+)
+_SPACING = (
+    1 / 20
+)  # of quadrature points; the trapezoidal rule on Gaussian integrands is exact to 1e-15
 
 
 @lru_cache(maxsize=256)
@@ -40,7 +49,9 @@ def integer_rdp(step: Step) -> Array:
 
 @lru_cache(maxsize=256)
 def fractional_rdp(step: Step) -> Array:
-    """Return the Renyi divergence of one step, or a bound on it, at each of ``FRACTIONAL_ORDERS``."""
+    """Return the Renyi divergence of one step, or a bound on it, at each of
+    ``FRACTIONAL_ORDERS``.
+    """
     if step.sampling_prob == 1:
         return FRACTIONAL_ORDERS / (2 * step.noise_multiplier**2)
     if step.sampling is Sampling.POISSON and step.noise_multiplier >= _LEAST_NOISE:
@@ -53,8 +64,8 @@ def _poisson_integer(noise_multiplier: float, sampling_prob: float) -> Array:
 
     RDP(a) = log(1 + sum_{k=2..a} C(a,k) q^k (1-q)^(a-k) (e^{(k^2-k)/2z^2} - 1)) / (a - 1)
 
-    References: Mironov, Talwar and Zhang (2019), arXiv 1908.10530v1, Section 3.3; the "- 1" takes the
-    leading 1 = sum C(a,k) q^k (1-q)^(a-k) out of the sum.
+    References: Mironov, Talwar and Zhang (2019), arXiv 1908.10530v1, Section 3.3; the "- 1" takes
+    the leading 1 = sum C(a,k) q^k (1-q)^(a-k) out of the sum.
     """
     a, k, log_binomial = _binomial_table()
     growth = (k * k - k) / (2 * noise_multiplier**2)
@@ -67,12 +78,15 @@ def _poisson_integer(noise_multiplier: float, sampling_prob: float) -> Array:
 def _poisson_fractional(noise_multiplier: float, sampling_prob: float) -> Array:
     """Poisson sampling, add-or-remove, fractional orders, by quadrature.
 
-    RDP(a) = log(1 + E[w^a - 1 - a (w - 1)]) / (a - 1),  w = 1 - q + q e^{x/z - 1/2z^2},  x ~ N(0, 1)
+    RDP(a) = log(1 + E[w^a - 1 - a (w - 1)]) / (a - 1),  w = 1 - q + q e^{x/z - 1/2z^2},  x ~ N(0,
+    1)
 
     References: Mironov, Talwar and Zhang (2019), arXiv 1908.10530v1, Theorem 4; E[w] = 1, and the
     integrand is positive because powers above 1 are convex.
     """
-    x, log_weight = _quadrature(FRACTIONAL_ORDERS[-1] / noise_multiplier, min(1.0, noise_multiplier))
+    x, log_weight = _quadrature(
+        FRACTIONAL_ORDERS[-1] / noise_multiplier, min(1.0, noise_multiplier)
+    )
     log_ratio = x / noise_multiplier - 0.5 / noise_multiplier**2
     log_w = np.logaddexp(math.log1p(-sampling_prob), math.log(sampling_prob) + log_ratio)
     integrand = _log_convex_gap(FRACTIONAL_ORDERS[:, None], log_w) + log_weight
@@ -96,10 +110,11 @@ def _log_convex_gap(a: Array, log_w: Array) -> Array:
 def _fixed_size_integer(noise_multiplier: float, sampling_prob: float) -> Array:
     """Fixed-size sampling without replacement, replace-one, integer orders (a bound).
 
-    RDP(a) <= log(1 + sum_{j=2..a} C(a,j) q^j min(4 sqrt(B(j') B(j'')), 2 e^{j(j-1)/2z^2})) / (a - 1)
+    RDP(a) <= log(1 + sum_{j=2..a} C(a,j) q^j min(4 sqrt(B(j') B(j'')), 2 e^{j(j-1)/2z^2})) / (a -
+    1)
 
-    with j', j'' the even numbers next to j (both j itself if even) and B(l) the l-th central moment of
-    the likelihood ratio e^{x/z - 1/2z^2}, x ~ N(0, 1).
+    with j', j'' the even numbers next to j (both j itself if even) and B(l) the l-th central moment
+    of the likelihood ratio e^{x/z - 1/2z^2}, x ~ N(0, 1).
 
     References: Wang, Balle and Kasiviswanathan (2019), arXiv 1808.00087v2, Theorem 27.
     """
@@ -108,7 +123,9 @@ def _fixed_size_integer(noise_multiplier: float, sampling_prob: float) -> Array:
     log_bound = math.log(2) + j * (j - 1) / (2 * noise_multiplier**2)
     if noise_multiplier >= _LEAST_NOISE:
         moments = _log_even_central_moments(noise_multiplier, int(orders[-1]) + 1)
-        log_bound = np.minimum(log_bound, math.log(4) + 0.5 * (moments[j // 2] + moments[(j + 1) // 2]))
+        log_bound = np.minimum(
+            log_bound, math.log(4) + 0.5 * (moments[j // 2] + moments[(j + 1) // 2])
+        )
     a = orders[:, None]
     log_terms = _log_binomial(a, j.astype(np.float64)) + j * math.log(sampling_prob) + log_bound
     rdp = np.full(INTEGER_ORDERS.shape, np.inf)
@@ -130,7 +147,8 @@ def _log_even_central_moments(noise_multiplier: float, highest: int) -> Array:
 
 
 def _between_orders(rdp: Array) -> Array:
-    """Bound the divergence at fractional orders by convexity of a -> (a - 1) RDP(a), which is 0 at 1.
+    """Bound the divergence at fractional orders by convexity of a -> (a - 1) RDP(a), which is 0 at
+    1.
 
     References: Wang, Balle and Kasiviswanathan (2019), arXiv 1808.00087v2, Corollary 10.
     """
@@ -141,7 +159,9 @@ def _between_orders(rdp: Array) -> Array:
 
 
 def _quadrature(reach: float, fineness: float) -> tuple[Array, Array]:
-    """Return points and log weights for E[f(x)], x ~ N(0, 1), with f growing like e^{c x}, c <= reach."""
+    """Return points and log weights for E[f(x)], x ~ N(0, 1), with f growing like e^{c x}, c <=
+    reach.
+    """
     spacing = _SPACING * fineness
     x = np.arange(-_TAIL, reach + _TAIL, spacing)
     return x, -0.5 * x * x + math.log(spacing / math.sqrt(2 * math.pi))
@@ -149,7 +169,9 @@ def _quadrature(reach: float, fineness: float) -> tuple[Array, Array]:
 
 @lru_cache(maxsize=1)
 def _binomial_table() -> tuple[Array, Array, Array]:
-    """Return orders a (a column), k from 2 to the highest order, and log C(a, k), -inf for k > a."""
+    """Return orders a (a column), k from 2 to the highest order, and log C(a, k), -inf for k >
+    a.
+    """
     a, k = INTEGER_ORDERS[:, None], np.arange(2, INTEGER_ORDERS[-1] + 1)
     return a, k, np.where(k <= a, _log_binomial(a, k), -np.inf)
 

@@ -1,4 +1,6 @@
-"""What a question about a budget is made of: how batches are drawn, and how many steps there are."""
+"""What a question about a budget is made of: how batches are drawn, and how many steps there
+are.
+"""
 
 import math
 from enum import StrEnum
@@ -26,12 +28,14 @@ class SamplingKind(StrEnum):
 def sampled_event(
     sampling: SamplingKind, noise_multiplier: float, *, batch_size: int, examples: int, steps: int
 ) -> DpEvent:
-    """Describe ``steps`` Gaussian releases on batches of this (expected) size out of so many examples.
+    """Describe ``steps`` Gaussian releases on batches of this (expected) size out of so many
+    examples.
 
     Raises:
         DpvdError: if a number is out of range.
 
-    >>> sampled_event(SamplingKind.POISSON, 2.0, batch_size=1, examples=4, steps=3).event.sampling_probability
+    >>> composed = sampled_event(SamplingKind.POISSON, 2.0, batch_size=1, examples=4, steps=3)
+    >>> composed.event.sampling_probability
     0.25
     """
     rate = sampling_rate(batch_size, examples)
@@ -51,7 +55,9 @@ def sampling_rate(batch_size: int, examples: int) -> float:
     """
     positive_int(examples=examples, batch_size=batch_size)
     if batch_size > examples:
-        raise DpvdError(f"batch_size must be at most the number of examples, {examples}; got {batch_size}")
+        raise DpvdError(
+            f"batch_size must be at most the number of examples, {examples}; got {batch_size}"
+        )
     return batch_size / examples
 
 
@@ -67,7 +73,7 @@ def steps_in(epochs: float, *, batch_size: int, examples: int) -> int:
     positive(epochs=epochs)
     if epochs > MOST_STEPS * sampling_rate(batch_size, examples):
         raise DpvdError(
-            f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more than {MOST_STEPS:,} "
-            "steps: take fewer epochs or larger batches"
+            f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more"
+            f" than {MOST_STEPS:,} steps: take fewer epochs or larger batches"
         )
     return max(1, math.ceil(epochs * examples / batch_size - 1e-9))

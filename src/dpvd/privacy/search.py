@@ -19,16 +19,17 @@ def edge_of_budget(
     costly: float,
     whole: bool = False,
 ) -> float | None:
-    """Return the value nearest to ``costly`` whose spending is within ``budget``, or None if none is.
+    """Return the value nearest to ``costly`` whose spending is within ``budget``, or None if none
+    is.
 
-    Spending must be monotone between the limits ``thrifty`` (spends least) and ``costly``. The search
-    brackets the edge from ``start`` and closes in by interpolating log spending against log value,
-    with a bisection whenever that fails to halve the bracket.
+    Spending must be monotone between the limits ``thrifty`` (spends least) and ``costly``. The
+    search brackets the edge from ``start`` and closes in by interpolating log spending against log
+    value, with a bisection whenever that fails to halve the bracket.
 
     Guarantees: ``spent`` has been evaluated at the returned value and was at most ``budget``.
 
-    Edge cases: ``whole`` restricts the search to whole numbers and then the edge is exact. Infinite and
-    zero spending are legal.
+    Edge cases: ``whole`` restricts the search to whole numbers and then the edge is exact. Infinite
+    and zero spending are legal.
 
     >>> round(edge_of_budget(lambda x: 1 / x, 0.5, start=1.0, thrifty=1e3, costly=1e-3), 2)
     2.0
@@ -40,7 +41,11 @@ def edge_of_budget(
     halved = True
     while not _done(good, good_spent, bad, budget, whole):
         width = abs(math.log(bad / good))
-        middle = _interpolate(good, good_spent, bad, bad_spent, budget) if halved else math.sqrt(good * bad)
+        middle = (
+            _interpolate(good, good_spent, bad, bad_spent, budget)
+            if halved
+            else math.sqrt(good * bad)
+        )
         if whole:
             middle = min(max(round(middle), min(good, bad) + 1), max(good, bad) - 1)
         amount = spent(middle)
@@ -61,7 +66,12 @@ def _done(good: float, good_spent: float, bad: float, budget: float, whole: bool
 
 
 def _bracket(
-    spent: Callable[[float], float], budget: float, start: float, thrifty: float, costly: float, whole: bool
+    spent: Callable[[float], float],
+    budget: float,
+    start: float,
+    thrifty: float,
+    costly: float,
+    whole: bool,
 ) -> tuple[tuple[float, float], tuple[float, float]] | None:
     """Return a value within budget and one beyond it, each with its spending.
 
@@ -85,7 +95,9 @@ def _bracket(
     return ((here, here_spent), (here, here_spent)) if within else None
 
 
-def _interpolate(good: float, good_spent: float, bad: float, bad_spent: float, budget: float) -> float:
+def _interpolate(
+    good: float, good_spent: float, bad: float, bad_spent: float, budget: float
+) -> float:
     """Return where a straight line in logarithms meets the budget, a hair on the good side."""
     if good_spent <= 0 or math.isinf(bad_spent):
         return math.sqrt(good * bad)

@@ -1,4 +1,6 @@
-"""Report page and figures: pure functions of a run's record. And what other pages and figures are made with."""
+"""Report page and figures: pure functions of a run's record. And what other pages and figures are
+made with.
+"""
 
 from dpvd.report.figures import FIGURE_STYLE, PALETTE
 from dpvd.report.files import write_atomically

@@ -1,7 +1,8 @@
 """The figures of a run, each drawn from the run's record and nothing else.
 
-A figure function takes the record and returns a matplotlib ``Figure``, or ``None`` when the record holds
-nothing to draw. Figures are made through matplotlib's object interface: no window, no global figure list.
+A figure function takes the record and returns a matplotlib ``Figure``, or ``None`` when the record
+holds nothing to draw. Figures are made through matplotlib's object interface: no window, no global
+figure list.
 
 Colours are those of Okabe and Ito (Color Universal Design, 2008), which stay apart for colour-blind
 readers. They are named, so that a page may replace them by its own (see ``dpvd.report.inline``).
@@ -29,7 +30,9 @@ PALETTE: dict[str, str] = {
     "vermilion": "#c65300",
     "on-blue": "#ffffff",
 }
-"""Colour names and values. ``vermilion`` is slightly darker than Okabe and Ito's, for contrast on paper."""
+"""Colour names and values. ``vermilion`` is slightly darker than Okabe and Ito's, for contrast on
+paper.
+"""
 
 FIGURE_STYLE: Any = {  # Any: what matplotlib calls this type differs between its versions
     "font.family": "DejaVu Sans",
@@ -58,14 +61,16 @@ FIGURE_STYLE: Any = {  # Any: what matplotlib calls this type differs between it
 }
 
 _WIDTH, _HEIGHT = 4.8, 4.2  # inches; narrow, so that the labels stay readable on a phone
-_PRUNE_AT = 3.0  # log α from which a weight is pruned: Molchanov et al. 2017 (arXiv 1701.05369v3), section 5
+# log α from which a weight is pruned: Molchanov et al. 2017 (arXiv 1701.05369v3), section 5
+_PRUNE_AT = 3.0
 _MOST_CELLS_WITH_NUMBERS = 15  # classes; above this the numbers in a confusion matrix overlap
 
 
 def progress(record: Record) -> Figure | None:
     """Test accuracy per epoch and, below it on the same epochs, the ε spent so far.
 
-    Edge cases: rows without an accuracy are left out; the ε panel is left out when no row has a finite ε.
+    Edge cases: rows without an accuracy are left out; the ε panel is left out when no row has a
+    finite ε.
     """
     accuracy = series(record, "test_accuracy")
     spent = series(record, "epsilon")
@@ -73,7 +78,9 @@ def progress(record: Record) -> Figure | None:
         return None
     panels = 2 if spent[0] else 1
     figure = Figure(figsize=(_WIDTH, _HEIGHT))
-    axes = figure.subplots(panels, 1, sharex=True, squeeze=False, height_ratios=[1.4, 1.0][:panels])[:, 0]
+    axes = figure.subplots(
+        panels, 1, sharex=True, squeeze=False, height_ratios=[1.4, 1.0][:panels]
+    )[:, 0]
     _line(axes[0], accuracy, PALETTE["blue"])
     axes[0].set_title("test accuracy")
     axes[0].set_ylim(0.0, 1.02)
@@ -91,11 +98,15 @@ def progress(record: Record) -> Figure | None:
 
 
 def reliability(record: Record) -> Figure | None:
-    """Accuracy against stated confidence, bin by bin, with the number of test examples in each bin below."""
+    """Accuracy against stated confidence, bin by bin, with the number of test examples in each bin
+    below.
+    """
     rows = bins(record)
     if not rows:
         return None
-    confidence, accuracy, count = (np.array(column, dtype=float) for column in zip(*rows, strict=True))
+    confidence, accuracy, count = (
+        np.array(column, dtype=float) for column in zip(*rows, strict=True)
+    )
     figure = Figure(figsize=(_WIDTH, _HEIGHT))
     curve, counts = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     curve.plot([0, 1], [0, 1], color=PALETTE["muted"], linestyle="--", linewidth=1)
@@ -107,7 +118,9 @@ def reliability(record: Record) -> Figure | None:
         color=PALETTE["muted"],
     )
     curve.plot(confidence, accuracy, color=PALETTE["blue"], linewidth=1, alpha=0.5)
-    curve.scatter(confidence, accuracy, s=20 + 100 * count / count.max(), color=PALETTE["blue"], zorder=3)
+    curve.scatter(
+        confidence, accuracy, s=20 + 100 * count / count.max(), color=PALETTE["blue"], zorder=3
+    )
     curve.set(xlim=(0, 1), ylim=(0, 1.04), title="share that is right")
     counts.vlines(confidence, 0, count, color=PALETTE["blue"], linewidth=6)
     counts.set_ylim(0, count.max() * 1.1)
@@ -138,7 +151,9 @@ def log_alpha(record: Record) -> Figure | None:
 
 
 def confusion(record: Record) -> Figure | None:
-    """True class by row, predicted class by column; depth is the share of the row, the number a count."""
+    """True class by row, predicted class by column; depth is the share of the row, the number a
+    count.
+    """
     matrix = confusion_matrix(record)
     if matrix is None:
         return None
@@ -154,7 +169,9 @@ def confusion(record: Record) -> Figure | None:
         for row, column in zip(*np.nonzero(matrix), strict=True):
             colour = PALETTE["on-blue" if share[row, column] > 0.8 else "ink"]
             text = f"{matrix[row, column]:g}"
-            axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8)
+            axes.text(
+                column + 0.5, row + 0.5, text, ha="center", va="center", color=colour, fontsize=8
+            )
         axes.set_xticks(np.arange(classes) + 0.5, [str(k) for k in range(classes)])
         axes.set_yticks(np.arange(classes) + 0.5, [str(k) for k in range(classes)])
     axes.tick_params(length=0)
@@ -170,8 +187,12 @@ def _line(axes: Axes, points: tuple[list[float], list[float]], colour: str) -> N
     axes.plot(*points, color=colour, linewidth=1.8, marker=marker, markersize=3)
 
 
-def _label_last(axes: Axes, points: tuple[list[float], list[float]], text: str, *, below: bool) -> None:
-    """Write the last value at the end of its line, right-aligned so that it cannot leave the panel."""
+def _label_last(
+    axes: Axes, points: tuple[list[float], list[float]], text: str, *, below: bool
+) -> None:
+    """Write the last value at the end of its line, right-aligned so that it cannot leave the
+    panel.
+    """
     offset, align = ((0, -7), "top") if below else ((0, 6), "bottom")
     axes.annotate(
         text,

@@ -14,7 +14,9 @@ def write_atomically(path: Path, content: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, 0o644)  # a temporary file is readable by its owner alone; a report is there to be read
+        os.chmod(
+            temporary, 0o644
+        )  # a temporary file is readable by its owner alone; a report is there to be read
         os.replace(temporary, path)
     except BaseException:
         os.unlink(temporary)

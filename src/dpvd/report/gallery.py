@@ -11,7 +11,15 @@ from matplotlib.figure import Figure
 from dpvd.report.figures import FIGURE_STYLE, confusion, log_alpha, progress, reliability
 from dpvd.report.files import write_atomically
 from dpvd.report.inline import png_bytes, svg_bytes
-from dpvd.report.readings import Record, bins, check_format, confusion_matrix, histograms, layer_names, series
+from dpvd.report.readings import (
+    Record,
+    bins,
+    check_format,
+    confusion_matrix,
+    histograms,
+    layer_names,
+    series,
+)
 from dpvd.report.wording import percent, rounded_up
 
 __all__ = ["Illustration", "illustrate", "write_figures", "write_illustrations"]
@@ -36,15 +44,17 @@ def illustrate(record: Record) -> list[Illustration]:
         for name, title, caption, draw, describe in _GALLERY:
             figure = draw(record)
             if figure is not None:
-                drawn.append(Illustration(name, title, caption, describe(record), figure, svg_bytes(figure)))
+                drawn.append(
+                    Illustration(name, title, caption, describe(record), figure, svg_bytes(figure))
+                )
     return drawn
 
 
 def write_figures(record: Record, folder: str | Path) -> list[Path]:
     """Write every figure of a run as PNG and SVG, and return the paths written.
 
-    Edge cases: the folder is made if need be; files of the same name are replaced, each in one move; a
-    record with nothing to draw writes nothing.
+    Edge cases: the folder is made if need be; files of the same name are replaced, each in one
+    move; a record with nothing to draw writes nothing.
 
     Raises:
         DpvdError: the record is no mapping, or of a format that this version cannot read.
@@ -57,7 +67,10 @@ def write_illustrations(illustrations: Sequence[Illustration], folder: Path) -> 
     """Write figures that are drawn already, as PNG and SVG."""
     written = []
     for illustration in illustrations:
-        for suffix, content in ((".png", png_bytes(illustration.figure)), (".svg", illustration.svg)):
+        for suffix, content in (
+            (".png", png_bytes(illustration.figure)),
+            (".svg", illustration.svg),
+        ):
             path = folder / f"{illustration.name}{suffix}"
             write_atomically(path, content)
             written.append(path)
@@ -93,7 +106,10 @@ def _describe_confusion(record: Record) -> str:
     matrix = confusion_matrix(record)
     assert matrix is not None  # described only when drawn
     right, total = int(np.trace(matrix)), int(matrix.sum())
-    return f"Confusion matrix of {len(matrix)} classes: {right} of {total} test examples on the diagonal."
+    return (
+        f"Confusion matrix of {len(matrix)} classes: {right} of {total} test examples on the"
+        " diagonal."
+    )
 
 
 _Draw = Callable[[Record], Figure | None]
@@ -103,31 +119,40 @@ _GALLERY: tuple[tuple[str, str, str, _Draw, _Describe], ...] = (
     (
         "progress",
         "Learning, epoch by epoch",
-        "The share of test examples classified correctly and, for a private run, the ε used up by then: "
-        "it never falls.",
+        (
+            "The share of test examples classified correctly and, for a private run, the ε used up"
+            " by then: it never falls."
+        ),
         progress,
         _describe_progress,
     ),
     (
         "reliability",
         "Does it know when it is unsure?",
-        "On the dashed line, predictions made with 80 % confidence are right 80 % of the time. "
-        "Points above it: too modest; below: too sure. Larger dots hold more examples.",
+        (
+            "On the dashed line, predictions made with 80 % confidence are right 80 % of the time. "
+            "Points above it: too modest; below: too sure. Larger dots hold more examples."
+        ),
         reliability,
         _describe_reliability,
     ),
     (
         "confusion",
         "What it mistakes for what",
-        "Each row is a true class; the diagonal is right, all else a mistake. Numbers are test examples.",
+        (
+            "Each row is a true class; the diagonal is right, all else a mistake. Numbers are test"
+            " examples."
+        ),
         confusion,
         _describe_confusion,
     ),
     (
         "log-alpha",
         "How much of each weight is noise",
-        "Weights right of the dashed line are mostly noise and can be removed at little loss; "
-        "left of it they carry signal.",
+        (
+            "Weights right of the dashed line are mostly noise and can be removed at little loss; "
+            "left of it they carry signal."
+        ),
         log_alpha,
         _describe_log_alpha,
     ),

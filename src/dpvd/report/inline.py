@@ -35,10 +35,10 @@ def png_bytes(figure: Figure) -> bytes:
 def inline_svg(svg: bytes, name: str, description: str) -> Markup:
     """Make an SVG file fit to stand inside a page beside others.
 
-    Drops the XML prologue and the style sheet (which would apply to the whole page), prefixes every id with
-    the figure's name (ids are unique per page), replaces the palette by the page's colour variables
-    ``--figure-ink`` and so on, so that a dark page gets dark figures, and gives a text for those who cannot
-    see the figure.
+    Drops the XML prologue and the style sheet (which would apply to the whole page), prefixes every
+    id with the figure's name (ids are unique per page), replaces the palette by the page's colour
+    variables ``--figure-ink`` and so on, so that a dark page gets dark figures, and gives a text
+    for those who cannot see the figure.
 
     Args:
         svg: a file as ``svg_bytes`` writes it.

@@ -1,8 +1,8 @@
 """The report of a run: one HTML page that needs nothing but itself, and the figures as files.
 
-Everything here is a pure function of the run's record, a plain mapping as read from ``record.json``: the
-same record gives the same page. Fields may be missing; what is missing is left out or named as such, and a
-guarantee that is missing is shown as no guarantee.
+Everything here is a pure function of the run's record, a plain mapping as read from
+``record.json``: the same record gives the same page. Fields may be missing; what is missing is left
+out or named as such, and a guarantee that is missing is shown as no guarantee.
 """
 
 import json
@@ -40,9 +40,9 @@ _METHODS = {
 def render(record: Record) -> str:
     """Return the report as one self-contained HTML page.
 
-    Guarantees: every text of the record is escaped; the page loads nothing from anywhere and runs no
-    script; a run without a finite ε says "Not differentially private" at the top, and one whose noise can
-    be repeated says for whom it is not private.
+    Guarantees: every text of the record is escaped; the page loads nothing from anywhere and runs
+    no script; a run without a finite ε says "Not differentially private" at the top, and one whose
+    noise can be repeated says for whom it is not private.
 
     Edge cases: any field may be missing; a record without a guarantee counts as not private.
 
@@ -62,7 +62,8 @@ def render(record: Record) -> str:
 def write_report(record: Record, folder: str | Path) -> Path:
     """Write ``report.html`` and ``figures/`` into a run's folder and return the path of the page.
 
-    Guarantees: each file appears complete or not at all (written beside its place, then moved); the page
+    Guarantees: each file appears complete or not at all (written beside its place, then moved); the
+        page
     comes last.
 
     Raises:
@@ -131,11 +132,19 @@ def _tiles(record: Record) -> list[tuple[str, str, str]]:
         note = f"95\N{NO-BREAK SPACE}% interval {percent(low)} to {percent(high)}" if known else ""
         tiles.append(("Test accuracy", percent(test["accuracy"]), note))
     if is_private(record):
-        tiles.append(("Privacy spent, ε", rounded_up(guarantee["epsilon"]), f"at δ = {guarantee['delta']:g}"))
+        tiles.append(
+            ("Privacy spent, ε", rounded_up(guarantee["epsilon"]), f"at δ = {guarantee['delta']:g}")
+        )
     else:
         tiles.append(("Privacy spent, ε", "∞", "no limit on what the model may reveal"))
     if finite(test.get("calibration_error")):
-        tiles.append(("Calibration error", percent(test["calibration_error"]), "mean gap of confidence and accuracy"))
+        tiles.append(
+            (
+                "Calibration error",
+                percent(test["calibration_error"]),
+                "mean gap of confidence and accuracy",
+            )
+        )
     if finite(record.get("seconds")):
         tiles.append(("Training time", _duration(record["seconds"]), ""))
     return tiles
@@ -146,14 +155,24 @@ def _duration(seconds: float) -> str:
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return (
+        f"{minutes} min {rest:02d} s"
+        if minutes < 60
+        else f"{minutes // 60} h {minutes % 60:02d} min"
+    )
 
 
 def _tables(record: Record) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """The tables of the page, as (heading, one line on it, rows); empty ones are left out."""
     guarantee = record.get("guarantee") or {}
-    test = {key: value for key, value in (record.get("test") or {}).items() if isinstance(value, int | float)}
-    model = {"parameters": (record.get("model") or {}).get("parameters")} if record.get("model") else {}
+    test = {
+        key: value
+        for key, value in (record.get("test") or {}).items()
+        if isinstance(value, int | float)
+    }
+    model = (
+        {"parameters": (record.get("model") or {}).get("parameters")} if record.get("model") else {}
+    )
     pruned = (record.get("sparsity") or {}).get("total") or {}
     run = {key: record[key] for key in ("method", "seed", "version", "created") if key in record}
     run.update(record.get("recipe") or {})
@@ -161,7 +180,11 @@ def _tables(record: Record) -> list[tuple[str, str, list[tuple[str, str]]]]:
     if "accountant" in guarantee:
         plan["accountant"] = guarantee["accountant"]
     named = (
-        ("Privacy plan", "What ran is what was accounted: engine and accountant read this same plan.", plan),
+        (
+            "Privacy plan",
+            "What ran is what was accounted: engine and accountant read this same plan.",
+            plan,
+        ),
         ("How it was trained", "The settings of the training run.", run),
         ("Test results", "Measured on the test examples.", test),
         ("Model", "Parameters, and weights that pruning would remove.", {**model, **pruned}),
@@ -169,5 +192,7 @@ def _tables(record: Record) -> list[tuple[str, str, list[tuple[str, str]]]]:
         ("Environment", "Where it ran.", record.get("environment")),
     )
     return [
-        (name, note, [(label(key), plain(item)) for key, item in rows.items()]) for name, note, rows in named if rows
+        (name, note, [(label(key), plain(item)) for key, item in rows.items()])
+        for name, note, rows in named
+        if rows
     ]

@@ -1,4 +1,6 @@
-"""Numbers and words of a report: how a value is printed, and what the guarantee means in plain words."""
+"""Numbers and words of a report: how a value is printed, and what the guarantee means in plain
+words.
+"""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +23,8 @@ __all__ = [
 
 
 def rounded_up(value: float, digits: int = 4) -> str:
-    """Print a number with a few significant digits, never below its value: no ε may look smaller than it is.
+    """Print a number with a few significant digits, never below its value: no ε may look smaller
+    than it is.
 
     >>> rounded_up(0.99951), rounded_up(2.0), rounded_up(12.34501)
     ('0.9996', '2', '12.35')
@@ -31,7 +34,8 @@ def rounded_up(value: float, digits: int = 4) -> str:
 
 
 def percent(share: object, decimals: int = 1) -> str:
-    r"""Print a share between 0 and 1 as a percentage; anything that is no number is printed as it is.
+    r"""Print a share between 0 and 1 as a percentage; anything that is no number is printed as it
+    is.
 
     >>> percent(0.889), percent(None)
     ('88.9\xa0%', 'not recorded')
@@ -68,17 +72,20 @@ def label(key: object) -> str:
 
 
 def is_private(record: Record) -> bool:
-    """Whether the record states a finite ε and a δ below 1. Anything missing counts as *not* private."""
+    """Whether the record states a finite ε and a δ below 1. Anything missing counts as *not*
+    private.
+    """
     guarantee = record.get("guarantee") or {}
     epsilon, delta = guarantee.get("epsilon"), guarantee.get("delta")
     return finite(epsilon) and finite(delta) and epsilon >= 0 and 0 <= delta < 1
 
 
 def noise_warning(record: Record) -> str:
-    """What a reader must know about the source of the noise; empty when it came from the system's generator.
+    """What a reader must know about the source of the noise; empty when it came from the system's
+    generator.
 
-    Edge cases: a source that is missing or unknown is warned about; without a guarantee there is nothing to
-    weaken.
+    Edge cases: a source that is missing or unknown is warned about; without a guarantee there is
+    nothing to weaken.
     """
     noise = (record.get("plan") or {}).get("noise")
     if noise == "system" or not is_private(record):
@@ -104,24 +111,26 @@ def statement(record: Record) -> str:
 def guess_limit(epsilon: float, delta: float) -> float:
     """Best possible rate of right guesses on whether one example was used, at even odds beforehand.
 
-    The definition of (ε, δ)-differential privacy, applied to the answers "used" and "not used", says of a
-    test's true and false positive rates that TPR ≤ e^ε FPR + δ and 1 - FPR ≤ e^ε (1 - TPR) + δ. At even
-    odds a guess is right with probability (TPR + 1 - FPR) / 2, which the two together hold to (e^ε + δ) /
-    (1 + e^ε).
+    The definition of (ε, δ)-differential privacy, applied to the answers "used" and "not used",
+    says of a test's true and false positive rates that TPR ≤ e^ε FPR + δ and 1 - FPR ≤ e^ε (1 -
+    TPR) + δ. At even odds a guess is right with probability (TPR + 1 - FPR) / 2, which the two
+    together hold to (e^ε + δ) / (1 + e^ε).
 
     Edge cases: a very large ε gives 1 and does not overflow; ε = δ = 0 gives one half.
 
     >>> round(guess_limit(1.0, 1e-5), 4), guess_limit(0.0, 0.0), guess_limit(1e6, 0.1)
     (0.7311, 0.5, 1.0)
 
-    References: Kairouz, Oh and Viswanath, arXiv 1311.0776v4, section 2 (privacy as hypothesis testing).
+    References: Kairouz, Oh and Viswanath, arXiv 1311.0776v4, section 2 (privacy as hypothesis
+    testing).
     """
     inverse = math.exp(-epsilon)
     return (1.0 + delta * inverse) / (1.0 + inverse)
 
 
 def promises(record: Record) -> list[tuple[str, str]]:
-    """What a private run promises, as (heading, explanation) pairs for a reader who is no statistician.
+    """What a private run promises, as (heading, explanation) pairs for a reader who is no
+    statistician.
 
     Edge cases: for a run that is not private there is nothing to promise and the list is empty.
     """
@@ -132,44 +141,66 @@ def promises(record: Record) -> list[tuple[str, str]]:
     unit = str(guarantee.get("unit") or plan.get("unit") or "example")
     return [
         ("Who is protected", _unit_words(unit)),
-        ("Against what", _relation_words(str(guarantee.get("relation") or plan.get("relation") or ""), unit)),
+        (
+            "Against what",
+            _relation_words(str(guarantee.get("relation") or plan.get("relation") or ""), unit),
+        ),
         (f"What ε = {rounded_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
-        (f"What δ = {delta:g} means", _delta_words(delta, unit, (record.get("dataset") or {}).get("train"))),
+        (
+            f"What δ = {delta:g} means",
+            _delta_words(delta, unit, (record.get("dataset") or {}).get("train")),
+        ),
         ("Who the adversary may be", _adversary_words(bool(noise_warning(record)))),
     ]
 
 
 def uncovered(record: Record) -> list[tuple[str, str]]:
-    """What the guarantee does not cover, as (heading, explanation) pairs: said on every private page."""
+    """What the guarantee does not cover, as (heading, explanation) pairs: said on every private
+    page.
+    """
     guarantee = record.get("guarantee") or {}
     public = guarantee.get("public") or ()
     facts = f"Treated as public, and not protected: {plain(list(public))}. " if public else ""
     open_points = [
         (heading, f"{plain(list(guarantee[name]))}.".capitalize())
-        for heading, name in (("What the program did not see", "not_covered"), ("Not declared", "undeclared"))
+        for heading, name in (
+            ("What the program did not see", "not_covered"),
+            ("Not declared", "undeclared"),
+        )
         if guarantee.get(name)
     ]
     return [
         (
             "The test data",
-            "Accuracy, calibration and the confusion matrix on this page are computed from the test "
-            "examples, which no noise protects. If the test data is sensitive, do not pass them on.",
+            (
+                "Accuracy, calibration and the confusion matrix on this page are computed from the"
+                " test examples, which no noise protects. If the test data is sensitive, do not"
+                " pass them on."
+            ),
         ),
         ("Choices made by looking at the data", _tuning_words(guarantee)),
         *open_points,
         (
             "Public facts",
-            f"{facts}The kind of model, the settings on this page and the size of the data are not secret.",
+            (
+                f"{facts}The kind of model, the settings on this page and the size of the data are"
+                " not secret."
+            ),
         ),
         (
             "What is true of everybody",
-            "The model is meant to learn about people in general. It may say much about a person whose data "
-            "was never used, merely because that person resembles others.",
+            (
+                "The model is meant to learn about people in general. It may say much about a"
+                " person whose data was never used, merely because that person resembles others."
+            ),
         ),
         (
             "Other releases",
-            "Every further model, table or answer made from the same data spends more: at worst the ε values "
-            "add up. The data itself, its copies and its logs need their own protection.",
+            (
+                "Every further model, table or answer made from the same data spends more: at worst"
+                " the ε values add up. The data itself, its copies and its logs need their own"
+                " protection."
+            ),
         ),
     ]
 
@@ -181,50 +212,64 @@ def _tuning_words(guarantee: Record) -> str:
     start = "Nobody declared" if tuned is None else "The record names nothing"
     end = "what was" if tuned is None else "that was"
     return (
-        f"{start} {end} tuned on the training data. Settings tried out on it before this run, by hand or by search, "
-        "are not counted: each try spends privacy of its own."
+        f"{start} {end} tuned on the training data. Settings tried out on it before this run, by"
+        " hand or by search, are not counted: each try spends privacy of its own."
     )
 
 
 def _unit_words(unit: str) -> str:
     return (
-        f"One {unit} of the training data. If a person stands behind several, that person's ε is larger: "
-        f"behind k of them, k times as large (and δ grows as well)."
+        f"One {unit} of the training data. If a person stands behind several, that person's ε is"
+        " larger: behind k of them, k times as large (and δ grows as well)."
     )
 
 
 def _relation_words(relation: str, unit: str) -> str:
     words = {
-        "add-or-remove": f"Telling whether one {unit} was added to the training data or left out of it.",
-        "replace-one": f"Telling whether one {unit} of the training data was replaced by any other.",
+        "add-or-remove": (
+            f"Telling whether one {unit} was added to the training data or left out of it."
+        ),
+        "replace-one": (
+            f"Telling whether one {unit} of the training data was replaced by any other."
+        ),
     }
-    return words.get(relation, relation or "The record does not name the relation between data sets.")
+    return words.get(
+        relation, relation or "The record does not name the relation between data sets."
+    )
 
 
 def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     limit = math.ceil(1000 * guess_limit(epsilon, delta) - 1e-9) / 10
-    factor = f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)" if epsilon < 20 else ""
-    words = (
-        f"Somebody who would otherwise toss a coin on the question above, and who sees the trained model, "
-        f"answers it correctly at most {limit:.1f}\N{NO-BREAK SPACE}% of the time, whatever else "
-        f"they know{factor}."
+    factor = (
+        f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)"
+        if epsilon < 20
+        else ""
     )
-    return words + (f" That is little protection for one {unit} in the worst case." if limit > 99 else "")
+    words = (
+        "Somebody who would otherwise toss a coin on the question above, and who sees the trained"
+        f" model, answers it correctly at most {limit:.1f}\N{NO-BREAK SPACE}% of the time, whatever"
+        f" else they know{factor}."
+    )
+    return words + (
+        f" That is little protection for one {unit} in the worst case." if limit > 99 else ""
+    )
 
 
 def _delta_words(delta: float, unit: str, examples: object) -> str:
     words = f"The promise on ε may fail with a probability of about {delta:g}."
     if finite(examples) and delta * examples >= 1:
-        return words + (
-            f" Caution: this is not below one in {plain(examples)}, the number of training examples, so the "
-            f"definition would allow a whole {unit} to be disclosed. Ask for a smaller δ."
+        return (
+            words + f" Caution: this is not below one in {plain(examples)}, the number of training"
+            f" examples, so the definition would allow a whole {unit} to be disclosed. Ask for a"
+            " smaller δ."
         )
-    return words + (" It should be well below one divided by the number of training examples.")
+    return words + " It should be well below one divided by the number of training examples."
 
 
 def _adversary_words(repeatable: bool) -> str:
     limit = " cannot repeat the noise (knows no seed and guesses none)," if repeatable else ""
     return (
-        f"Anyone who{limit} sees the released model, knows how it was trained and may know every other "
-        "training example; with any computing power, now or later. Using the model weakens nothing."
+        f"Anyone who{limit} sees the released model, knows how it was trained and may know every"
+        " other training example; with any computing power, now or later. Using the model weakens"
+        " nothing."
     )

@@ -25,15 +25,18 @@ class NetworkKind(StrEnum):
 def dense(features: int, hidden: int, classes: int) -> nn.Sequential:
     """One hidden layer of ReLU units, on torch's meta device: it takes no memory."""
     return nn.Sequential(
-        nn.Linear(features, hidden, device="meta"), nn.ReLU(), nn.Linear(hidden, classes, device="meta")
+        nn.Linear(features, hidden, device="meta"),
+        nn.ReLU(),
+        nn.Linear(hidden, classes, device="meta"),
     )
 
 
 def convolutional(image: tuple[int, int], hidden: int, classes: int) -> nn.Sequential:
     """The network of tempered sigmoids, on torch's meta device: it takes no memory.
 
-    Two convolutions (16 filters of 8 by 8, 32 of 4 by 4, both of stride 2) with tanh and overlapping maxima, then a
-    hidden layer. Bounded activations keep per-example gradients short, so that clipping takes less away.
+    Two convolutions (16 filters of 8 by 8, 32 of 4 by 4, both of stride 2) with tanh and
+    overlapping maxima, then a hidden layer. Bounded activations keep per-example gradients short,
+    so that clipping takes less away.
 
     Args:
         image: height and width, as ``check_image`` lets them pass.
@@ -44,7 +47,8 @@ def convolutional(image: tuple[int, int], hidden: int, classes: int) -> nn.Seque
     >>> sum(parameter.numel() for parameter in layers.parameters())
     26010
 
-    References: Papernot et al., "Tempered sigmoid activations for deep learning with differential privacy", arXiv
+    References: Papernot et al., "Tempered sigmoid activations for deep learning with differential
+        privacy", arXiv
     2007.14191v1, Table 1.
     """
     height, width = image
@@ -73,7 +77,10 @@ def check_image(features: int, image: tuple[int, ...] | None) -> None:
     """
     if image is None or len(image) != 2 or math.prod(image) != features:
         shape = "" if image is None else f" of shape {image}"
-        raise DpvdError(f"the cnn takes grey images, height by width; got {features} features{shape}: use the mlp")
+        raise DpvdError(
+            f"the cnn takes grey images, height by width; got {features} features{shape}: use"
+            " the mlp"
+        )
     if min(image) < SMALLEST_IMAGE:
         raise DpvdError(
             f"the cnn takes images of at least {SMALLEST_IMAGE} by {SMALLEST_IMAGE} pixels, "

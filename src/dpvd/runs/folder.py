@@ -24,15 +24,21 @@ def begin_folder(folder: Path, options: Mapping[str, Any]) -> None:
     """
     try:
         if folder.exists() and not folder.is_dir():
-            raise DpvdError(f"{folder} is a file: --out takes a folder that does not exist yet, or is empty")
+            raise DpvdError(
+                f"{folder} is a file: --out takes a folder that does not exist yet, or is empty"
+            )
         if folder.is_dir() and any(folder.iterdir()):
-            raise DpvdError(f"{folder} exists and is not empty: choose another --out, or --resume the run in it")
+            raise DpvdError(
+                f"{folder} exists and is not empty: choose another --out, or --resume the run in it"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         partial = folder / (OPTIONS + ".partial")
         partial.write_text(json.dumps(options, indent=1, allow_nan=False) + "\n", encoding="utf-8")
         os.replace(partial, folder / OPTIONS)
     except OSError as error:
-        raise DpvdError(f"cannot write into {folder} ({error.strerror}): choose another --out") from error
+        raise DpvdError(
+            f"cannot write into {folder} ({error.strerror}): choose another --out"
+        ) from error
 
 
 def take_up_folder(folder: Path, options: Mapping[str, Any]) -> None:
@@ -45,17 +51,23 @@ def take_up_folder(folder: Path, options: Mapping[str, Any]) -> None:
     try:
         started = json.loads(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
-        raise DpvdError(f"there is no run to resume in {folder}: leave out --resume to start one") from None
+        raise DpvdError(
+            f"there is no run to resume in {folder}: leave out --resume to start one"
+        ) from None
     except (OSError, ValueError) as error:
-        raise DpvdError(f"{path} cannot be read ({error}): restore it from a copy, or start a new run") from error
+        raise DpvdError(
+            f"{path} cannot be read ({error}): restore it from a copy, or start a new run"
+        ) from error
     if not isinstance(started, dict):
-        raise DpvdError(f"{path} does not hold a run's options: restore it from a copy, or start a new run")
+        raise DpvdError(
+            f"{path} does not hold a run's options: restore it from a copy, or start a new run"
+        )
     for name in {**started, **options}:
         before, now = started.get(name), options.get(name)
         if before != now:
             raise DpvdError(
-                f"the run in {folder} was started with {name} {_word(before)}, not {_word(now)}: resume it with the "
-                "options it was started with"
+                f"the run in {folder} was started with {name} {_word(before)}, not {_word(now)}:"
+                " resume it with the options it was started with"
             )
 
 

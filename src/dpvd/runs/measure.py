@@ -23,13 +23,15 @@ def predict_dist(
     """Class probabilities under the posterior, and how much they vary between weight samples.
 
     Args:
-        model: any classifier; one without variational layers gives its plain probabilities and no spread.
+        model: any classifier; one without variational layers gives its plain probabilities and no
+            spread.
         x: inputs.
         samples: weight samples to average over.
         generator: where the weight samples come from.
 
     Returns:
-        Mean probabilities [n, classes] and their standard deviation over weight samples [n, classes].
+        Mean probabilities [n, classes] and their standard deviation over weight samples [n,
+        classes].
     """
     model.eval()
     random = any(isinstance(m, VariationalLayer) for m in model.modules())
@@ -55,7 +57,9 @@ def quick_look(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
 
 
 def test_measures(probabilities: Tensor, y: Tensor, samples: int) -> dict[str, Any]:
-    """Accuracy with its 95 % interval, loss, calibration, confusion: from predicted probabilities [n, classes]."""
+    """Accuracy with its 95 % interval, loss, calibration, confusion: from predicted probabilities
+    [n, classes].
+    """
     confidence, predicted = probabilities.max(1)
     right = predicted == y
     classes = probabilities.shape[1]
@@ -64,9 +68,12 @@ def test_measures(probabilities: Tensor, y: Tensor, samples: int) -> dict[str, A
         "accuracy": right.double().mean().item(),
         "interval": list(wilson_interval(int(right.sum()), len(y))),
         "loss": F.nll_loss(probabilities.clamp_min(1e-12).log(), y).item(),
-        "calibration_error": sum(b["count"] * abs(b["accuracy"] - b["confidence"]) for b in bins) / len(y),
+        "calibration_error": sum(b["count"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
+        / len(y),
         "reliability": bins,
-        "confusion": torch.bincount(y * classes + predicted, minlength=classes**2).view(classes, classes).tolist(),
+        "confusion": torch.bincount(y * classes + predicted, minlength=classes**2)
+        .view(classes, classes)
+        .tolist(),
         "samples": samples,
     }
 
@@ -80,7 +87,11 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     z = 1.959963984540054
     share = right / count
     centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    reach = z / (1 + z * z / count) * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    reach = (
+        z
+        / (1 + z * z / count)
+        * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
+    )
     return max(0.0, centre - reach), min(1.0, centre + reach)
 
 
@@ -105,7 +116,10 @@ def alpha_histograms(model: nn.Module) -> dict[str, dict[str, list[float]]]:
     """log α of every layer's weights, counted in bins of one half over ±8."""
     edges = torch.linspace(-8, 8, 33)
     return {
-        name: {"edges": edges.tolist(), "counts": torch.histogram(values.flatten().float(), edges).hist.tolist()}
+        name: {
+            "edges": edges.tolist(),
+            "counts": torch.histogram(values.flatten().float(), edges).hist.tolist(),
+        }
         for name, values in log_alpha(model).items()
     }
 
@@ -113,5 +127,8 @@ def alpha_histograms(model: nn.Module) -> dict[str, dict[str, list[float]]]:
 def sparsity_counts(model: nn.Module) -> dict[str, Any]:
     """How many weights are noise (log α ≥ 3), by layer and in total."""
     found = sparsity(model)
-    rows = {layer.name: asdict(layer) | {"fraction": layer.fraction} for layer in (*found.layers, found.total)}
+    rows = {
+        layer.name: asdict(layer) | {"fraction": layer.fraction}
+        for layer in (*found.layers, found.total)
+    }
     return {"threshold": found.threshold, "total": rows.pop("total"), "layers": rows}

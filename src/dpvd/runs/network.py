@@ -56,7 +56,8 @@ class NetworkSpec:
         scale: where the posterior's scale comes from.
         rate: dropout rate of the fixed scale, which dense layers have and convolutions do not.
         prior: name of the prior of the KL term.
-        input_norm: L2 norm that each example's inputs are scaled to, by themselves; None leaves them as they are.
+        input_norm: L2 norm that each example's inputs are scaled to, by themselves; None leaves
+            them as they are.
         centred: whether the mean of an example's inputs is taken off before that.
         kind: the layers.
         image: height and width of an example, for convolutions.
@@ -93,7 +94,9 @@ class NetworkSpec:
         try:
             plain = self._layers().to_empty(device="cpu")
         except (RuntimeError, TypeError) as error:  # torch's ways to say "too large"
-            raise DpvdError(f"a network with {self.hidden:,} hidden units does not fit into memory") from error
+            raise DpvdError(
+                f"a network with {self.hidden:,} hidden units does not fit into memory"
+            ) from error
         self._initialise(plain, torch.Generator().manual_seed(seed))
         model = self._with_noise(plain)
         # The layout in which convolutions and maxima are fast on processors; it changes no value.
@@ -118,12 +121,16 @@ class NetworkSpec:
                 layer.weight.uniform_(-reach, reach, generator=generator)
             else:
                 layer.weight.normal_(0, self._first_std(), generator=generator)
-        layers[-1].weight.zero_()  # the first steps then move the outputs only by what the data says
+        layers[
+            -1
+        ].weight.zero_()  # the first steps then move the outputs only by what the data says
 
     def _with_noise(self, plain: nn.Sequential) -> nn.Module:
         match self.scale:
             case Scale.PRIVACY:
-                return variational(plain, "additive", rates="layer", learned=False, prior=self.prior)
+                return variational(
+                    plain, "additive", rates="layer", learned=False, prior=self.prior
+                )
             case Scale.LEARNED:
                 return variational(plain, "additive", prior=self.prior)
             case Scale.FIXED:
@@ -132,16 +139,24 @@ class NetworkSpec:
                 return plain
 
     def _first_std(self) -> float:
-        """Inputs of one norm give pre-activations of one standard deviation, whatever the number of features."""
+        """Inputs of one norm give pre-activations of one standard deviation, whatever the number of
+        features.
+        """
         return self.features**-0.5 if self.input_norm is None else PRE_ACTIVATION / self.input_norm
 
     def inputs(self, x: Tensor) -> Tensor:
-        """Raw examples [n, ...] as the network takes them: [n, features]. Each row depends on its example alone."""
+        """Raw examples [n, ...] as the network takes them: [n, features]. Each row depends on its
+        example alone.
+        """
         rows = flatten(x if x.is_floating_point() else x.float())
         if rows.shape[1] != self.features:
-            raise DpvdError(f"the network takes {self.features} features for each example, got {rows.shape[1]}")
+            raise DpvdError(
+                f"the network takes {self.features} features for each example, got {rows.shape[1]}"
+            )
         if self.centred:
-            rows = centred(unit_norm(rows))  # large values are brought into range first: their mean could overflow
+            rows = centred(
+                unit_norm(rows)
+            )  # large values are brought into range first: their mean could overflow
         return rows if self.input_norm is None else unit_norm(rows) * self.input_norm
 
     def describe_inputs(self) -> str:
@@ -162,7 +177,9 @@ class NetworkSpec:
 
     @property
     def micro_batch(self) -> int | None:
-        """How many examples go through it at once in training: convolutions are faster in parts that fit a cache."""
+        """How many examples go through it at once in training: convolutions are faster in parts
+        that fit a cache.
+        """
         return MICRO_BATCH if self.kind is NetworkKind.CNN else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -171,8 +188,12 @@ class NetworkSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NetworkSpec":
-        complete = {"kind": NetworkKind.MLP, "image": None} | dict(values)  # older records know of one kind only
+        complete = {"kind": NetworkKind.MLP, "image": None} | dict(
+            values
+        )  # older records know of one kind only
         known = {f.name for f in fields(cls)}
         if set(complete) != known:
-            raise DpvdError(f"not a network: fields {sorted(set(complete) ^ known)} are missing or unknown")
+            raise DpvdError(
+                f"not a network: fields {sorted(set(complete) ^ known)} are missing or unknown"
+            )
         return cls(**complete)

@@ -49,9 +49,16 @@ class RunOptions:
         in_unit_interval(delta=self.delta)
         if self.method is not Method.NONE:
             if self.epsilon is None:
-                raise DpvdError(f"method {self.method} needs a privacy budget: give --epsilon, or use --method none")
+                raise DpvdError(
+                    f"method {self.method} needs a privacy budget: give --epsilon, or use --method"
+                    " none"
+                )
             positive(epsilon=self.epsilon)
-        if isinstance(self.seed, bool) or not isinstance(self.seed, int) or not 0 <= self.seed < SEEDS:
+        if (
+            isinstance(self.seed, bool)
+            or not isinstance(self.seed, int)
+            or not 0 <= self.seed < SEEDS
+        ):
             raise DpvdError(f"seed must be an integer from 0 to {SEEDS - 1}, got {self.seed!r}")
         for name in ("hidden", "batch_size"):
             if getattr(self, name) is not None:
@@ -67,7 +74,9 @@ class RunOptions:
             if getattr(self, name) is not None:
                 non_negative(**{name: getattr(self, name)})
         if self.gamma is not None and self.decay is not Decay.POWER:
-            raise DpvdError("gamma is the exponent of the power decay η₀/t^γ: give --decay power with it")
+            raise DpvdError(
+                "gamma is the exponent of the power decay η₀/t^γ: give --decay power with it"
+            )
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
 
@@ -81,10 +90,15 @@ class RunOptions:
             "sampling": choice(self.sampling, SamplingKind, "sampling"),
             "decay": None if self.decay is None else choice(self.decay, Decay, "decay"),
             "scale": None if self.scale is None else choice(self.scale, Scale, "scale"),
-            "clipping": None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping"),
+            "clipping": (
+                None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping")
+            ),
         }
         for name, value in parsed.items():
             object.__setattr__(self, name, value)
 
     def to_dict(self) -> dict[str, Any]:
-        return {name: str(value) if isinstance(value, str) else value for name, value in asdict(self).items()}
+        return {
+            name: str(value) if isinstance(value, str) else value
+            for name, value in asdict(self).items()
+        }

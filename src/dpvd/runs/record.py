@@ -58,7 +58,9 @@ class RunRecord:
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""
         partial = folder / (RECORD + ".partial")
-        partial.write_text(json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        partial.write_text(
+            json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8"
+        )
         os.replace(partial, folder / RECORD)
 
     @classmethod
@@ -79,7 +81,9 @@ class RunRecord:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
         if not isinstance(values, Mapping):
-            raise DpvdError(f"a record is a mapping from names to values, got {type(values).__name__}")
+            raise DpvdError(
+                f"a record is a mapping from names to values, got {type(values).__name__}"
+            )
         if values.get("format") != FORMAT:
             raise DpvdError(f"a record of format {FORMAT} is needed, got {values.get('format')!r}")
         for name, needed in NEEDED.items():

@@ -20,7 +20,13 @@ from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.folder import begin_folder, take_up_folder
-from dpvd.runs.measure import alpha_histograms, predict_dist, quick_look, sparsity_counts, test_measures
+from dpvd.runs.measure import (
+    alpha_histograms,
+    predict_dist,
+    quick_look,
+    sparsity_counts,
+    test_measures,
+)
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
@@ -67,10 +73,16 @@ def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
     """
     network = _network(options, dataset)
     plan = _plan(options, dataset, network.rule)
-    recipe = ordinary_recipe(network.rule) if options.method is Method.NONE else private_recipe(plan, network.rule)
+    recipe = (
+        ordinary_recipe(network.rule)
+        if options.method is Method.NONE
+        else private_recipe(plan, network.rule)
+    )
     if options.method is Method.SVI:
         recipe = replace(recipe, weight_decay=1 / len(dataset.train_x))  # a standard normal prior
-    chosen = {name: getattr(options, name) for name in ("learning_rate", "decay", "gamma", "kl_weight")}
+    chosen = {
+        name: getattr(options, name) for name in ("learning_rate", "decay", "gamma", "kl_weight")
+    }
     recipe = replace(recipe, **{name: value for name, value in chosen.items() if value is not None})
     return PreparedRun(options, dataset, network, plan, recipe)
 
@@ -85,13 +97,20 @@ def execute(
     """Train, measure on the test data, and write model and record into the folder.
 
     Raises:
-        DpvdError: if the folder holds a run already (and it is not to be resumed), or another run than this one
-            (and it is): nothing is changed then. If training diverged: the steps stay charged.
+        DpvdError: if the folder holds a run already (and it is not to be resumed), or another run
+            than this one (and it is): nothing is changed then. If training diverged: the steps stay
+            charged.
     """
     model = run.network.build(run.options.seed)
-    started_with = run.options.to_dict() | {"dataset": run.dataset.name, "checksum": run.dataset.checksum}
+    started_with = run.options.to_dict() | {
+        "dataset": run.dataset.name,
+        "checksum": run.dataset.checksum,
+    }
     (take_up_folder if resume else begin_folder)(folder, started_with)
-    train_x, test_x = run.network.inputs(run.dataset.train_x), run.network.inputs(run.dataset.test_x)
+    train_x, test_x = (
+        run.network.inputs(run.dataset.train_x),
+        run.network.inputs(run.dataset.test_x),
+    )
     test_y = run.dataset.test_y
     result = fit(
         model,
@@ -109,7 +128,9 @@ def execute(
     )
     probabilities, _ = predict_dist(model, test_x, samples=SAMPLES)
     if not torch.isfinite(probabilities).all():
-        raise DpvdError("training diverged, the outputs are not finite: lower --learning-rate or --kl-weight")
+        raise DpvdError(
+            "training diverged, the outputs are not finite: lower --learning-rate or --kl-weight"
+        )
     record = _record(run, result, test_measures(probabilities, test_y, SAMPLES))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
     save_file(state, folder / (MODEL + ".partial"))
@@ -139,13 +160,21 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
 def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPlan:
     examples = len(dataset.train_x)
     private = options.method is not Method.NONE
-    batch_size = default_batch_size(examples, private=private) if options.batch_size is None else options.batch_size
+    batch_size = (
+        default_batch_size(examples, private=private)
+        if options.batch_size is None
+        else options.batch_size
+    )
     clipping = default_clipping()
     built_in = dataset.name in RULE_CHOSEN_ON
     plan = PrivacyPlan(
         examples=examples,
         batch_size=batch_size,
-        steps=0 if options.epochs is not None else default_steps(examples, batch_size, rule, private=private),
+        steps=(
+            0
+            if options.epochs is not None
+            else default_steps(examples, batch_size, rule, private=private)
+        ),
         epochs=options.epochs,
         clipping=Clipping(
             clipping.mode if options.clipping is None else options.clipping,
@@ -187,10 +216,16 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),
         guarantee=result.guarantee.to_dict(),
-        history=[{name: _finite(value) for name, value in entry.items()} for entry in result.history],
+        history=[
+            {name: _finite(value) for name, value in entry.items()} for entry in result.history
+        ],
         test=test,
-        alpha=alpha_histograms(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {},
-        sparsity=sparsity_counts(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {},
+        alpha=(
+            alpha_histograms(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {}
+        ),
+        sparsity=(
+            sparsity_counts(model) if run.network.scale in (Scale.PRIVACY, Scale.LEARNED) else {}
+        ),
         seconds=result.seconds,
         environment={
             "python": platform.python_version(),
@@ -214,6 +249,9 @@ def _describe(layer: nn.Module) -> str:
         case nn.Linear():
             return f"{name} {layer.in_features}→{layer.out_features}"
         case nn.Conv2d():
-            return f"{name} {layer.in_channels}→{layer.out_channels} of {'×'.join(map(str, layer.kernel_size))}"
+            return (
+                f"{name} {layer.in_channels}→{layer.out_channels} of"
+                f" {'×'.join(map(str, layer.kernel_size))}"
+            )
         case _:
             return name

@@ -43,7 +43,9 @@ class TrainedRun:
         except (SafetensorError, OSError) as error:
             raise DpvdError(f"the model {path} cannot be read: {error}") from error
         except RuntimeError as error:  # other names or shapes of parameters
-            raise DpvdError(f"the model {path} does not fit the network in the record beside it") from error
+            raise DpvdError(
+                f"the model {path} does not fit the network in the record beside it"
+            ) from error
         # Whoever trains it further goes on counting.
         remember(model, PrivacyPlan.from_dict(self.record.plan), self.record.guarantee["steps"])
         return model.eval()

@@ -1,8 +1,9 @@
 """What has been charged to a model, remembered with the model.
 
-A step object lives as long as a notebook cell; the weights live longer. So the account is kept with the modules of the
-model (copies of the model have it too) and stands as one line in the metadata of its state dict, from where
-``load_state_dict`` of another model takes it up. A second step object on the same weights goes on counting.
+A step object lives as long as a notebook cell; the weights live longer. So the account is kept with
+the modules of the model (copies of the model have it too) and stands as one line in the metadata of
+its state dict, from where ``load_state_dict`` of another model takes it up. A second step object on
+the same weights goes on counting.
 """
 
 import json
@@ -27,7 +28,8 @@ __all__ = ["Account", "remember"]
 log = logging.getLogger("dpvd")
 
 _KEPT = "_dpvd_account"  # attribute of each module: runs by name, each as _entry makes it
-_WRITES = "_dpvd_writes"  # attribute of the model: how its weights were when they were last accepted, a _Weights
+# attribute of the model: how its weights were when they were last accepted, a _Weights
+_WRITES = "_dpvd_writes"
 _LINE = "dpvd"  # name in the state dict's metadata
 
 Entries = dict[str, dict[str, Any]]
@@ -36,21 +38,28 @@ Entries = dict[str, dict[str, Any]]
 class Account:
     """All private steps that were ever charged to a model, by run.
 
-    A run is one plan carried out on one model, over however many step objects, processes and checkpoints.
+    A run is one plan carried out on one model, over however many step objects, processes and
+    checkpoints.
 
     Guarantees:
-        A count never falls: entries that come together from several places (copies, state dicts, checkpoints) are
-        joined by the larger count.
+        A count never falls: entries that come together from several places (copies, state dicts,
+        checkpoints) are joined by the larger count.
 
     Args:
         model: whose account it is; runs that its modules remember are part of it.
         plan: of the run that goes on, or begins, here.
-        beside: modules that the loss holds, such as a teacher; what they remember is part of it, too.
+        beside: modules that the loss holds, such as a teacher; what they remember is part of it,
+            too.
         other_data: whether the caller declares that earlier runs were on other people's data.
     """
 
     def __init__(
-        self, model: nn.Module, plan: PrivacyPlan, *, beside: Iterable[nn.Module] = (), other_data: bool = False
+        self,
+        model: nn.Module,
+        plan: PrivacyPlan,
+        *,
+        beside: Iterable[nn.Module] = (),
+        other_data: bool = False,
     ) -> None:
         self.plan = plan
         self._model = model
@@ -64,18 +73,22 @@ class Account:
         self.run = known or uuid4().hex
         self.begun = known is not None  # whether steps of this run have been taken on this model
         self.entries.setdefault(self.run, _entry(plan, 0))
-        earlier = sum(entry["charged"] for entry in self.entries.values() if not entry["other_data"])
+        earlier = sum(
+            entry["charged"] for entry in self.entries.values() if not entry["other_data"]
+        )
         if earlier:
             log.warning(
-                "%d private steps were charged to this model before: its account goes on from there, and its "
-                "statement will cover them",
+                "%d private steps were charged to this model before: its account goes on from"
+                " there, and its statement will cover them",
                 earlier,
             )
         self._keep(model)
         self._held = _held_by(model)
 
     def _run_of(self, plan: PrivacyPlan) -> str | None:
-        """The run of this plan that the model remembers, if any; of several, the one with the most steps."""
+        """The run of this plan that the model remembers, if any; of several, the one with the most
+        steps.
+        """
         same = [
             run
             for run, entry in self.entries.items()
@@ -84,7 +97,8 @@ class Account:
         return max(same, key=lambda run: self.entries[run]["charged"], default=None)
 
     def take_up(self, beside: Iterable[nn.Module]) -> None:
-        """Count the runs that modules beside the model remember: what a teacher learnt, its pupil learns from it.
+        """Count the runs that modules beside the model remember: what a teacher learnt, its pupil
+        learns from it.
 
         They are never the run that goes on here, even under the same plan.
         """
@@ -115,7 +129,8 @@ class Account:
 
         Args:
             drawn: whether its batch was seen to be drawn by the plan's sampler.
-            isolation: how examples were kept apart in this object's steps so far; empty for ordinary training.
+            isolation: how examples were kept apart in this object's steps so far; empty for
+                ordinary training.
         """
         seen = self.entries[self.run]["seen"].setdefault(self._id, {"drawn": 0, "isolation": ""})
         seen["drawn"] += drawn
@@ -129,15 +144,20 @@ class Account:
         not_covered.append(words)
         return True
 
-    # torch counts the writes to each tensor: what no step of ours has counted was written by somebody else.
+    # torch counts the writes to each tensor: what no step of ours has counted was written by
+    # somebody else.
 
     def weights_changed(self) -> bool:
-        """Whether parameters, frozen ones too, or buffers were written to since they were last accepted."""
+        """Whether parameters, frozen ones too, or buffers were written to since they were last
+        accepted.
+        """
         known: _Weights | None = vars(self._model).get(_WRITES)
         return known is not None and known.differ_from(self._model, self._held)
 
     def changed_before(self) -> bool:
-        """The same, for a new object: whether they were written to after a private step of an earlier one."""
+        """The same, for a new object: whether they were written to after a private step of an
+        earlier one.
+        """
         known: _Weights | None = vars(self._model).get(_WRITES)
         return known is not None and known.charged and known.differ_from(self._model, self._held)
 
@@ -145,7 +165,8 @@ class Account:
         """Take the weights as they are for the outcome of noisy steps.
 
         Args:
-            closely: look at their values too, in which a write through ``.data`` shows; torch does not count those.
+            closely: look at their values too, in which a write through ``.data`` shows; torch does
+                not count those.
         """
         if closely:
             self._held = _held_by(self._model)
@@ -170,7 +191,9 @@ class Account:
         """
         run, entries = saved["run"], saved["entries"]
         if entries[run]["plan"] != self.plan.to_dict():
-            raise DpvdError("the saved account belongs to another plan: go on with the plan it was started with")
+            raise DpvdError(
+                "the saved account belongs to another plan: go on with the plan it was started with"
+            )
         if not self.begun:  # this is that run; what a ledger has told of it counts
             charged = self.entries.pop(self.run)["charged"]
             _merge(self.entries, {run: _entry(self.plan, charged)})
@@ -178,12 +201,14 @@ class Account:
             self.begun = True
         elif run != self.run:
             raise DpvdError(
-                "this model has been trained under the plan already, and the saved account is of another run: "
-                "load it into a step of its own, before the first step"
+                "this model has been trained under the plan already, and the saved account is of"
+                " another run: load it into a step of its own, before the first step"
             )
         _merge(self.entries, entries)
 
-    def guarantee(self, delta: float, accountant: AccountantName | str, noise_source: str) -> Guarantee:
+    def guarantee(
+        self, delta: float, accountant: AccountantName | str, noise_source: str
+    ) -> Guarantee:
         """The statement for all steps ever charged to the model on this data.
 
         Args:
@@ -192,7 +217,8 @@ class Account:
             noise_source: where the noise of this run comes from, in words.
 
         Raises:
-            DpvdError: if earlier runs were accounted under another relation: there is no joint statement then.
+            DpvdError: if earlier runs were accounted under another relation: there is no joint
+                statement then.
         """
         _merge(self.entries, _entries_of(self._model))
         own = self.plan.guarantee(delta, accountant, steps=self.charged)
@@ -217,7 +243,9 @@ class Account:
 
     def _others(self) -> list[dict[str, Any]]:
         """Other runs than this one of which something was charged."""
-        return [entry for run, entry in self.entries.items() if run != self.run and entry["charged"]]
+        return [
+            entry for run, entry in self.entries.items() if run != self.run and entry["charged"]
+        ]
 
     def _earlier(self) -> list[tuple[PrivacyPlan, int]]:
         """The plans of other runs on this data, and how many of their steps were charged."""
@@ -225,8 +253,8 @@ class Account:
         plans = [(PrivacyPlan.from_dict(entry["plan"]), entry["charged"]) for entry in counted]
         if any(plan.relation is not self.plan.relation for plan, _ in plans):
             raise DpvdError(
-                "the model was trained under plans with different relations between data sets, for which there is no "
-                "joint statement: use one relation for all runs"
+                "the model was trained under plans with different relations between data sets, for"
+                " which there is no joint statement: use one relation for all runs"
             )
         return plans
 
@@ -242,7 +270,9 @@ class Account:
             epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
-            sampling="; then ".join(f"{plan.sampler.describe()}, {steps} of them" for plan, steps in plans),
+            sampling="; then ".join(
+                f"{plan.sampler.describe()}, {steps} of them" for plan, steps in plans
+            ),
             noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),
             unit=units[0] if len(units) == 1 else "example",
@@ -252,17 +282,23 @@ class Account:
         )
 
     def _not_covered(self, others: list[dict[str, Any]]) -> tuple[str, ...]:
-        """What all runs left open, and runs that were declared to be none of this data's business."""
+        """What all runs left open, and runs that were declared to be none of this data's
+        business.
+        """
         entries = (*others, self.entries[self.run])
         words = [words for entry in entries for words in entry["not_covered"]]
         left_out = sum(entry["charged"] for entry in others if entry["other_data"])
         if left_out:
-            words.append(f"{left_out} earlier private steps of this model, declared to be on other data")
+            words.append(
+                f"{left_out} earlier private steps of this model, declared to be on other data"
+            )
         return _distinct(words)
 
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
-    """Note on a model that so many steps of a plan were charged to it, for instance when it is read from a file."""
+    """Note on a model that so many steps of a plan were charged to it, for instance when it is read
+    from a file.
+    """
     Account(model, plan).charge_up_to(charged)
 
 
@@ -272,7 +308,8 @@ def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
         "charged": charged,
         "other_data": False,  # declared to be on other people's data
         "beside": False,  # learnt from a module of the loss
-        "seen": {},  # by step object: how many batches it saw drawn, and how examples were kept apart
+        # by step object: how many batches it saw drawn, and how examples were kept apart
+        "seen": {},
         "not_covered": [],
     }
 
@@ -285,7 +322,8 @@ class _Weights:
         model: identity of the model; a copy counts its writes from zero, and cannot be compared.
         charged: whether private steps had been charged to it.
         writes: how often each parameter and buffer had been written to.
-        sums: by name, the sum of each parameter, as text in which NaN equals NaN; None if nobody looked.
+        sums: by name, the sum of each parameter, as text in which NaN equals NaN; None if nobody
+            looked.
     """
 
     model: int
@@ -300,7 +338,9 @@ class _Weights:
 
 
 Held = list[Mapping[str, Tensor | None]]
-"""Where the modules of a model hold their parameters and buffers. Walking the model at every step would be slow."""
+"""Where the modules of a model hold their parameters and buffers. Walking the model at every step
+would be slow.
+"""
 
 
 def _held_by(model: nn.Module) -> Held:
@@ -309,7 +349,9 @@ def _held_by(model: nn.Module) -> Held:
 
 
 def _writes(held: Held) -> list[int]:
-    return [tensor._version for tensors in held for tensor in tensors.values() if tensor is not None]
+    return [
+        tensor._version for tensors in held for tensor in tensors.values() if tensor is not None
+    ]
 
 
 def _sums(model: nn.Module) -> dict[str, str]:
@@ -326,7 +368,9 @@ def _entries_of(model: nn.Module) -> Entries:
 
 
 def _shared_entries(model: nn.Module) -> Entries:
-    """The same, in the one object that the model's modules share from now on: every step object sees all charges."""
+    """The same, in the one object that the model's modules share from now on: every step object
+    sees all charges.
+    """
     entries: Entries = vars(model).get(_KEPT, {})
     _merge(entries, _entries_of(model))
     return entries
@@ -341,11 +385,15 @@ def _merge(into: Entries, other: Mapping[str, Any]) -> None:
         known["charged"] = max(known["charged"], entry["charged"])
         known["beside"] = known["beside"] and entry["beside"]
         known["seen"].update(entry["seen"])
-        known["not_covered"] += [words for words in entry["not_covered"] if words not in known["not_covered"]]
+        known["not_covered"] += [
+            words for words in entry["not_covered"] if words not in known["not_covered"]
+        ]
 
 
 def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What the step objects of these runs saw: how many of the batches drawn, and how examples were kept apart."""
+    """What the step objects of these runs saw: how many of the batches drawn, and how examples were
+    kept apart.
+    """
     by_object = [seen for entry in entries for seen in entry["seen"].values()]
     charged = sum(entry["charged"] for entry in entries)
     drawn = sum(seen["drawn"] for seen in by_object)
@@ -398,11 +446,15 @@ def _read_line(model: nn.Module, state: Any) -> None:
 
 
 def _watch_loading() -> None:
-    """Let ``load_state_dict`` of every module read the line; torch has no hook for modules that were never seen."""
+    """Let ``load_state_dict`` of every module read the line; torch has no hook for modules that
+    were never seen.
+    """
     original = nn.Module.load_state_dict
 
     @wraps(original)
-    def load_state_dict(self: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(
+        self: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
+    ) -> Any:
         result = original(self, state_dict, *args, **kwargs)
         _read_line(self, state_dict)
         return result

@@ -1,4 +1,6 @@
-"""Averages of iterates. They are functions of noisy values only: post-processing, free of privacy."""
+"""Averages of iterates. They are functions of noisy values only: post-processing, free of
+privacy.
+"""
 
 import math
 from collections.abc import Iterator
@@ -15,8 +17,9 @@ __all__ = ["IterateAverage"]
 class IterateAverage:
     """The running mean of a model's trainable parameters over the steps it is shown.
 
-    For layers whose scale ζ is tied to the privacy noise it also keeps the mean of ζ², which is the variance that the
-    averaged weights are given. Before the first update it stands for the model as it is.
+    For layers whose scale ζ is tied to the privacy noise it also keeps the mean of ζ², which is the
+    variance that the averaged weights are given. Before the first update it stands for the model as
+    it is.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -27,7 +30,9 @@ class IterateAverage:
 
     @torch.no_grad()
     def update(self, zeta: float = 0.0) -> None:
-        """Take the model's present parameters, and the scale of its tied layers, into the average."""
+        """Take the model's present parameters, and the scale of its tied layers, into the
+        average.
+        """
         self.count += 1
         self.mean_zeta2 += (zeta**2 - self.mean_zeta2) / self.count
         for name, parameter in self._trainable():
@@ -39,7 +44,11 @@ class IterateAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The model has the averaged parameters inside the block, and its own again after it."""
-        own = {name: parameter.detach().clone() for name, parameter in self._trainable()} if self.count else {}
+        own = (
+            {name: parameter.detach().clone() for name, parameter in self._trainable()}
+            if self.count
+            else {}
+        )
         self._copy(self.mean)
         try:
             yield
@@ -47,7 +56,9 @@ class IterateAverage:
             self._copy(own)
 
     def apply(self) -> None:
-        """Give the model the averaged parameters, and its tied layers the averaged scale, for good."""
+        """Give the model the averaged parameters, and its tied layers the averaged scale, for
+        good.
+        """
         self._copy(self.mean)
         if self.count:
             set_scale(self.model, math.sqrt(self.mean_zeta2))

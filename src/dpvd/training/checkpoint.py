@@ -34,7 +34,10 @@ class Checkpoint:
     def save(self, path: Path) -> None:
         """Write to ``path``, replacing what is there only when the new file is complete."""
         partial = path.with_name(path.name + ".partial")
-        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in self.tensors.items()}
+        tensors = {
+            name: tensor.detach().cpu().contiguous().clone()
+            for name, tensor in self.tensors.items()
+        }
         save_file(tensors, partial, metadata={"format": FORMAT, "facts": json.dumps(self.facts)})
         with partial.open("rb") as file:
             os.fsync(file.fileno())
@@ -55,16 +58,23 @@ class Checkpoint:
                 raise DpvdError(f"{path} is not a checkpoint of this version of the program")
             return cls(tensors, json.loads(metadata["facts"]))
         except FileNotFoundError:
-            raise DpvdError(f"there is no checkpoint at {path}: start the run again without resuming") from None
+            raise DpvdError(
+                f"there is no checkpoint at {path}: start the run again without resuming"
+            ) from None
         except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
             raise DpvdError(
-                f"the checkpoint {path} is damaged ({error}): restore it from a copy, or start a new run"
+                f"the checkpoint {path} is damaged ({error}): restore it from a copy, or start a"
+                " new run"
             ) from error
 
     def part(self, prefix: str) -> dict[str, Tensor]:
         """The tensors whose names begin with ``prefix.``, without it."""
         start = prefix + "."
-        return {name[len(start) :]: tensor for name, tensor in self.tensors.items() if name.startswith(start)}
+        return {
+            name[len(start) :]: tensor
+            for name, tensor in self.tensors.items()
+            if name.startswith(start)
+        }
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:

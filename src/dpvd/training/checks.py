@@ -30,7 +30,9 @@ class BatchOrigin(StrEnum):
     PLANNED = "planned"
     """From ``plan.batches``: others are refused."""
     DECLARED = "declared"
-    """From the caller, who declares that they are drawn as the plan says; the statement says that it was not seen."""
+    """From the caller, who declares that they are drawn as the plan says; the statement says that
+    it was not seen.
+    """
 
 
 def check_draw(batch: Any, count: int, plan: PrivacyPlan, position: int) -> Draw:
@@ -45,9 +47,9 @@ def check_draw(batch: Any, count: int, plan: PrivacyPlan, position: int) -> Draw
     draw = draw_of(batch)
     if draw is None or draw.size != count:
         raise DpvdError(
-            "this batch was not drawn by plan.batches, so that nothing can be said of its sampling: "
-            "take batches from plan.batches(data), and batch.carry(...) what you make of them; or, "
-            "if they are drawn as the plan says elsewhere, PrivateStep(..., batches='declared')"
+            "this batch was not drawn by plan.batches, so that nothing can be said of its sampling:"
+            " take batches from plan.batches(data), and batch.carry(...) what you make of them; or,"
+            " if they are drawn as the plan says elsewhere, PrivateStep(..., batches='declared')"
         )
     if not is_as_drawn(batch):
         raise DpvdError(
@@ -56,7 +58,9 @@ def check_draw(batch: Any, count: int, plan: PrivacyPlan, position: int) -> Draw
             "step(batch.carry(x, y))"
         )
     if draw.plan != plan.fingerprint:
-        raise DpvdError("this batch was drawn for another plan: take batches from the plan of this step")
+        raise DpvdError(
+            "this batch was drawn for another plan: take batches from the plan of this step"
+        )
     if draw.used:
         raise DpvdError("this batch was used before: the account covers one step for each draw")
     if draw.step != position:
@@ -72,7 +76,9 @@ def check_declared(count: int, plan: PrivacyPlan) -> None:
     """Raise if a batch of so many examples cannot be one that the plan's sampler draws."""
     is_fixed = plan.sampling is SamplingKind.FIXED_SIZE
     if count > plan.examples or (is_fixed and count != plan.batch_size):
-        raise DpvdError(f"a batch of {count} examples cannot be drawn by: {plan.sampler.describe()}")
+        raise DpvdError(
+            f"a batch of {count} examples cannot be drawn by: {plan.sampler.describe()}"
+        )
 
 
 def check_parameters(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
@@ -111,11 +117,15 @@ def check_steps_on_gradients(optimizer: torch.optim.Optimizer) -> None:
             "or Adam"
         )
     if isinstance(optimizer, torch.optim.SparseAdam):
-        raise DpvdError("SparseAdam takes sparse gradients only, and noise is not sparse: take torch.optim.Adam")
+        raise DpvdError(
+            "SparseAdam takes sparse gradients only, and noise is not sparse: take torch.optim.Adam"
+        )
 
 
 def check_tied(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[AdditiveNoise]:
-    """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it is."""
+    """The layers whose scale follows the privacy noise; the optimizer must then pass it on as it
+    is.
+    """
     tied = tied_layers(model)
     groups = len(optimizer.param_groups)
     if tied and (not isinstance(optimizer, torch.optim.SGD) or groups != 1):
@@ -128,7 +138,9 @@ def check_tied(model: nn.Module, optimizer: torch.optim.Optimizer) -> list[Addit
 
 
 def refuse_process_group() -> None:
-    """Raise among several ranks: each would train a model of its own, and claim the whole budget."""
+    """Raise among several ranks: each would train a model of its own, and claim the whole
+    budget.
+    """
     distributed = torch.distributed
     if not distributed.is_available() or not distributed.is_initialized():
         return

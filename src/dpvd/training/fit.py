@@ -1,4 +1,6 @@
-"""Training from beginning to end: steps, schedules, averaging, evaluation, ledger and checkpoints."""
+"""Training from beginning to end: steps, schedules, averaging, evaluation, ledger and
+checkpoints.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -31,8 +33,10 @@ Evaluate = Callable[[nn.Module], Mapping[str, float]]
 class Progress:
     """Where a run stands, for progress displays.
 
-    ``epsilon`` is never below what the steps so far have spent; between evaluations it is that of the next one.
-    ``metrics`` are those of the last evaluation: they come from evaluation data, never from the training data.
+    ``epsilon`` is never below what the steps so far have spent; between evaluations it is that of
+    the next one.
+    ``metrics`` are those of the last evaluation: they come from evaluation data, never from the
+    training data.
     """
 
     step: int
@@ -75,47 +79,59 @@ def fit(
     """Train a model under a plan.
 
     Guarantees:
-        Batches come from the plan's sampler, every step is charged before it is taken, and training stops before
-        the plan's budget is passed. The returned guarantee is for all steps that were charged.
-        A run that is resumed never takes more steps than were left when it stopped: steps that were charged
-        but lost in a crash stay charged.
+        Batches come from the plan's sampler, every step is charged before it is taken, and training
+        stops before the plan's budget is passed. The returned guarantee is for all steps that were
+        charged.
+        A run that is resumed never takes more steps than were left when it stopped: steps that were
+        charged but lost in a crash stay charged.
 
     Args:
         model: trained in place.
-        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after the model. They may
-            be memory-mapped, and of any type that the model or the loss converts; batches go to the model's device.
+        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after
+            the model. They may be memory-mapped, and of any type that the model or the loss
+            converts; batches go to the model's device.
         plan: what may be done to the data.
         recipe: how to optimise.
         delta: δ of the guarantee.
         accountant: the accountant of the guarantee.
         loss_fn: one value per example.
-        evaluate: called with the (averaged) model at the evaluation points; what it returns enters the history.
+        evaluate: called with the (averaged) model at the evaluation points; what it returns enters
+            the history.
             It must not look at the training data: what it prints or stores is outside the account.
         evaluations: how many evaluation points; checkpoints are written there too.
         folder: where ledger and checkpoint are kept; nothing is written if None.
         resume: go on from what lies in the folder.
-        generator: where the layers' noise comes from (it does not protect anything, so it may be seeded).
+        generator: where the layers' noise comes from (it does not protect anything, so it may be
+            seeded).
         on_step: called after every step.
-        micro_batch: at most this many examples go through the model at once, to limit memory; see ``PrivateStep``.
+        micro_batch: at most this many examples go through the model at once, to limit memory; see
+            ``PrivateStep``.
         prefetch: read batches in the background; see ``PrivacyPlan.batches``.
-        isolation: how it is made sure that no example reaches another's gradient; see ``PrivateStep``.
+        isolation: how it is made sure that no example reaches another's gradient; see
+            ``PrivateStep``.
 
     Raises:
-        DpvdError: if the data does not fit the plan, the model's account has no step of the plan left, the folder holds
-            another run, or its files are damaged.
+        DpvdError: if the data does not fit the plan, the model's account has no step of the plan
+            left, the folder holds another run, or its files are damaged.
     """
     positive_int(evaluations=evaluations)
     data = plan.check_data(data)
     model.train()
     place = None if folder is None else Path(folder)
     run = _Run(model, plan, recipe, loss_fn, generator, place, resume, micro_batch, isolation)
-    points = sorted({max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)})
+    points = sorted(
+        {max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)}
+    )
     started = time.monotonic()
     try:
-        spent = epsilon_curve(run.step.event, points, delta, accountant=accountant, relation=plan.relation)
+        spent = epsilon_curve(
+            run.step.event, points, delta, accountant=accountant, relation=plan.relation
+        )
         budget = dict(zip(points, spent, strict=True))
         position, device = run.step.position, run.device
-        for batch in plan.batches(data, bits=run.sampling, start=position, device=device, prefetch=prefetch):
+        for batch in plan.batches(
+            data, bits=run.sampling, start=position, device=device, prefetch=prefetch
+        ):
             run.take(batch)
             if run.step.position in budget:
                 run.evaluate(evaluate, budget[run.step.position])
@@ -127,7 +143,9 @@ def fit(
         raise
     finally:
         run.close()
-    guarantee = run.step.guarantee(delta, accountant)  # before the average, which nobody else may hide behind
+    guarantee = run.step.guarantee(
+        delta, accountant
+    )  # before the average, which nobody else may hide behind
     run.average.apply()
     run.step.accept_weights()
     model.eval()
@@ -181,8 +199,9 @@ class _Run:
                 self._restore()
             elif self.step.position >= plan.steps:
                 raise DpvdError(
-                    f"this model has been trained under this plan already, and its {plan.steps} steps are used up: "
-                    "take a new model, or a plan of its own for what is to be spent in addition"
+                    f"this model has been trained under this plan already, and its {plan.steps}"
+                    " steps are used up: take a new model, or a plan of its own for what is to be"
+                    " spent in addition"
                 )
         except BaseException:
             if ledger is not None and not resume and ledger.charged == 0:
@@ -215,7 +234,11 @@ class _Run:
     def progress(self, budget: Mapping[int, float]) -> Progress:
         position = self.step.position
         next_point = min(point for point in budget if point >= position)
-        metrics = {k: v for k, v in (self.history or [{}])[-1].items() if k not in ("epoch", "step", "epsilon")}
+        metrics = {
+            k: v
+            for k, v in (self.history or [{}])[-1].items()
+            if k not in ("epoch", "step", "epsilon")
+        }
         return Progress(position, self.plan.steps, self._epoch(), budget[next_point], metrics)
 
     def _epoch(self) -> float:
@@ -238,7 +261,9 @@ class _Run:
             "mean_zeta2": self.average.mean_zeta2,
             "optimizer": optimizer_facts,
             "history": self.history,
-            "sampling_position": self.sampling.position if isinstance(self.sampling, SeededBits) else None,
+            "sampling_position": (
+                self.sampling.position if isinstance(self.sampling, SeededBits) else None
+            ),
         }
         Checkpoint(tensors, facts).save(self.folder / CHECKPOINT)
 
@@ -259,9 +284,13 @@ class _Run:
         saved = Checkpoint.load(self.folder / CHECKPOINT)
         facts = saved.facts
         if facts["fingerprint"] != self.step.ledger.fingerprint:
-            raise DpvdError(f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it")
+            raise DpvdError(
+                f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it"
+            )
         if facts["recipe"] != self.recipe.to_dict():
-            raise DpvdError(f"the run in {self.folder} was started with another recipe: resume with that one")
+            raise DpvdError(
+                f"the run in {self.folder} was started with another recipe: resume with that one"
+            )
         self._load_weights(saved.part("model"))
         self.average.mean, self.average.count = saved.part("average"), facts["averaged"]
         self.average.mean_zeta2 = facts["mean_zeta2"]
@@ -276,7 +305,9 @@ class _Run:
         try:
             self.model.load_state_dict(weights)
         except RuntimeError as problem:
-            raise DpvdError(f"the run in {self.folder} is of another model: resume with that one ({problem})") from None
+            raise DpvdError(
+                f"the run in {self.folder} is of another model: resume with that one ({problem})"
+            ) from None
 
 
 def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger | None:

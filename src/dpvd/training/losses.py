@@ -1,4 +1,6 @@
-"""Per-example losses in the form that private training takes: ``loss_fn(model, *batch)``, one value per example."""
+"""Per-example losses in the form that private training takes: ``loss_fn(model, *batch)``, one value
+per example.
+"""
 
 from torch import Tensor, nn
 from torch.nn import functional as F

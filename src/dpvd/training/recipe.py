@@ -33,11 +33,13 @@ class Recipe:
         momentum: of SGD (β₁ of Adam).
         decay: how the learning rate changes over the run.
         gamma: exponent of the power decay η₀/t^γ.
-        kl_weight: factor of the KL term after warm-up; 1 is the evidence lower bound, 0 leaves the term out.
+        kl_weight: factor of the KL term after warm-up; 1 is the evidence lower bound, 0 leaves the
+            term out.
         kl_warmup: fraction of the steps over which that factor grows linearly from 0.
-        weight_decay: precision of a Gaussian prior on all parameters, divided by the number of examples; for networks
-            whose weights are points.
-        average: fraction of the last steps whose iterates are averaged into the result; 0 returns the last one.
+        weight_decay: precision of a Gaussian prior on all parameters, divided by the number of
+            examples; for networks whose weights are points.
+        average: fraction of the last steps whose iterates are averaged into the result; 0 returns
+            the last one.
             Averaging is post-processing: it costs no privacy.
     """
 
@@ -58,7 +60,10 @@ class Recipe:
             value = getattr(self, name)
             non_negative(**{name: value})
             if value > 1 or (name == "momentum" and value == 1):
-                raise DpvdError(f"{name} is a fraction: at least 0 and at most 1 (momentum: below 1), got {value!r}")
+                raise DpvdError(
+                    f"{name} is a fraction: at least 0 and at most 1 (momentum: below 1), got"
+                    f" {value!r}"
+                )
         object.__setattr__(self, "optimizer", choice(self.optimizer, OptimizerKind, "optimizer"))
         object.__setattr__(self, "decay", choice(self.decay, Decay, "decay"))
 
@@ -66,8 +71,12 @@ class Recipe:
         trainable = [p for p in parameters if p.requires_grad]
         if self.optimizer is OptimizerKind.ADAM:
             betas = (self.momentum, 0.999)
-            return torch.optim.Adam(trainable, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay)
-        return torch.optim.SGD(trainable, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+            return torch.optim.Adam(
+                trainable, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay
+            )
+        return torch.optim.SGD(
+            trainable, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
 
     def schedule(self, plan: PrivacyPlan) -> Schedule:
         per_epoch = max(1, math.ceil(plan.examples / plan.batch_size))
@@ -88,5 +97,7 @@ class Recipe:
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         known = {f.name for f in fields(cls)}
         if set(values) != known:
-            raise DpvdError(f"not a recipe: fields {sorted(set(values) ^ known)} are missing or unknown")
+            raise DpvdError(
+                f"not a recipe: fields {sorted(set(values) ^ known)} are missing or unknown"
+            )
         return cls(**values)

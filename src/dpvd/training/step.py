@@ -56,20 +56,23 @@ class PrivateStep:
 
     With any torch optimizer, one call is
 
-        G  = Σ_i clip(∇ loss_i) + N(0, (zΔ)²)           the noisy sum: all that is ever learnt of the batch
-        g  = G / S + w ∇KL / N                          S: the plan's batch size; N: its number of examples
+        G  = Σ_i clip(∇ loss_i) + N(0, (zΔ)²)    the noisy sum: all that is ever learnt of the batch
+        g  = G / S + w ∇KL / N                   S: the plan's batch size; N: its number of examples
         optimizer step on g
 
-    which with plain SGD is the sound form of Algorithm 1: φ ← φ - η g carries noise of standard deviation
-    ζ = ηzΔ/S, and layers whose scale is tied sample their weights with that same ζ in the forward pass.
+    which with plain SGD is the sound form of Algorithm 1: φ ← φ - η g carries noise of standard
+    deviation ζ = ηzΔ/S, and layers whose scale is tied sample their weights with that same ζ in the
+    forward pass.
 
     Guarantees:
-        A step is charged, in the ledger if there is one, before its noisy result is used; a call that is refused, or
-        fails before that, costs nothing and changes nothing.
-        Batches that the plan did not draw, a draw of another plan, and a draw that was used before are refused.
+        A step is charged, in the ledger if there is one, before its noisy result is used; a call
+        that is refused, or fails before that, costs nothing and changes nothing.
+        Batches that the plan did not draw, a draw of another plan, and a draw that was used before
+        are refused.
         The noise is scaled by the sensitivity of the clipping that ran.
         The sum is divided by the plan's batch size, not by the number of examples drawn.
-        The KL term, which does not depend on the data, is added apart from both sum and noise and is not clipped.
+        The KL term, which does not depend on the data, is added apart from both sum and noise and
+        is not clipped.
         Steps that were charged to the model before, by whatever object, count.
 
     Args:
@@ -80,15 +83,17 @@ class PrivateStep:
         kl_weight: w as a function of the step; None leaves the KL term out.
         ledger: where steps are charged; in memory only if None.
         noise: stream of random bits; the plan's own if None.
-        micro_batch: at most this many examples go through the model at once, to limit memory; None takes batches as a
-            whole. The noise is added once for the whole batch in either case: the guarantee does not know of it.
+        micro_batch: at most this many examples go through the model at once, to limit memory; None
+            takes batches as a whole. The noise is added once for the whole batch in either case:
+            the guarantee does not know of it.
         isolation: how it is made sure that no example reaches another's gradient.
         batches: where batches come from.
         earlier: what to make of private steps that the model remembers from before.
 
     Raises:
-        DpvdError: if the model cannot be trained privately, the optimizer holds other parameters, the ledger is of
-            another plan, the noise is not of the plan's kind, or several processes train together.
+        DpvdError: if the model cannot be trained privately, the optimizer holds other parameters,
+            the ledger is of another plan, the noise is not of the plan's kind, or several processes
+            train together.
     """
 
     def __init__(
@@ -112,7 +117,9 @@ class PrivateStep:
         self._noise = plan.bits("noise") if noise is None else noise
         plan.check_source(self._noise, "noise")
         if ledger is not None and ledger.fingerprint != plan.fingerprint:
-            raise DpvdError("the ledger belongs to another plan: open it with the plan it was started with")
+            raise DpvdError(
+                "the ledger belongs to another plan: open it with the plan it was started with"
+            )
         self._model = model
         self._optimizer = optimizer
         self.kl_weight = kl_weight
@@ -126,12 +133,16 @@ class PrivateStep:
         refuse_process_group()
         self.update = Update(optimizer, plan.batch_size)
         if not model.training:
-            log.warning("the model is in eval mode: dropout is off, and so it will be trained; call model.train()")
+            log.warning(
+                "the model is in eval mode: dropout is off, and so it will be trained; call"
+                " model.train()"
+            )
         self._ledger = ledger
         self._taken = 0  # steps of this object
         self._prepaid = 0
         self.zeta = 0.0  # the scale that tied layers had in the last step
-        # Writing the ledger at every step would cost time; a crash loses at most one block, a hundredth of the run.
+        # Writing the ledger at every step would cost time; a crash loses at most one block, a
+        # hundredth of the run.
         self._block = 1 if ledger is None else max(1, plan.steps // 100)
         self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
         self._catch_up()
@@ -143,12 +154,15 @@ class PrivateStep:
         """Take one step on a batch drawn by ``plan.batches``.
 
         Raises:
-            DpvdError: if the plan's steps are used up, the batch is not the next of the plan's, or something in model,
-                loss or optimizer is not as it must be; nothing was charged and nothing has changed then.
+            DpvdError: if the plan's steps are used up, the batch is not the next of the plan's, or
+                something in model, loss or optimizer is not as it must be; nothing was charged and
+                nothing has changed then.
         """
         refuse_process_group()
         if self._prepaid == 0 and self.charged >= self.plan.steps:
-            raise DpvdError(f"the plan's {self.plan.steps} steps are used up: one more would pass its budget")
+            raise DpvdError(
+                f"the plan's {self.plan.steps} steps are used up: one more would pass its budget"
+            )
         tensors = as_batch(batch)
         draw = self._draw_of(batch, batch_size(tensors))
         # Asked once in a step: it takes a look at every module.
@@ -164,7 +178,9 @@ class PrivateStep:
         self._account.accept_weights(closely=self._is_looked_at())
         self._account.note_step(drawn=draw is not None, isolation=self._isolation())
 
-    def _private_step(self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping) -> None:
+    def _private_step(
+        self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping
+    ) -> None:
         noise = self._grid_noise(grouping)
         check_noise(noise, grouping.parameters)
         self._tie_scale(noise.std)
@@ -180,13 +196,17 @@ class PrivateStep:
         except BaseException as problem:
             self.update.discard()  # no sum without noise stays in memory
             if isinstance(problem, NotIsolated) and self._taken:
-                self._account.note_not_covered("the steps before a check that found examples not isolated")
+                self._account.note_not_covered(
+                    "the steps before a check that found examples not isolated"
+                )
             if self.clipper.spoiled:
                 self._account.note_not_covered("buffers that a batch was found to have changed")
             raise
 
     def _grid_noise(self, grouping: Grouping) -> GridNoise:
-        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping that runs."""
+        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping
+        that runs.
+        """
         clipping = self.clipper.clipping  # which might not be the plan's any more
         sensitivity = clipping.sensitivity(self.plan.relation, grouping.count)
         entries = sum(parameter.numel() for parameter in grouping.parameters.values())
@@ -220,7 +240,9 @@ class PrivateStep:
 
     @property
     def taken(self) -> int:
-        """Steps of this run that moved the weights, as far as this object knows: its own, and those it took up."""
+        """Steps of this run that moved the weights, as far as this object knows: its own, and those
+        it took up.
+        """
         return self._taken
 
     @property
@@ -237,7 +259,9 @@ class PrivateStep:
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name, as the model is now."""
         if self.plan.private:
-            return self.clipper.grouping.parameters  # looked up once for as long as the model does not change
+            return (
+                self.clipper.grouping.parameters
+            )  # looked up once for as long as the model does not change
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
@@ -247,7 +271,8 @@ class PrivateStep:
         return self._account.guarantee(delta, accountant, self._noise.description)
 
     def event(self, steps: int) -> DpEvent:
-        """What is released of the data after so many steps of the plan, with all that was charged to the model before.
+        """What is released of the data after so many steps of the plan, with all that was charged
+        to the model before.
 
         Raises:
             DpvdError: if earlier runs were accounted under another relation.
@@ -255,7 +280,8 @@ class PrivateStep:
         return self._account.event(steps)
 
     def accept_weights(self) -> None:
-        """Declare that whatever changed the weights since the last step knew noisy values only, as averages do.
+        """Declare that whatever changed the weights since the last step knew noisy values only, as
+        averages do.
 
         Without it the statement says that other code changed them.
         """
@@ -264,9 +290,15 @@ class PrivateStep:
     # How it is written down.
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later object needs to go on: plain data, to be saved beside the states of model and optimizer."""
+        """What a later object needs to go on: plain data, to be saved beside the states of model
+        and optimizer.
+        """
         position = self._noise.position if isinstance(self._noise, SeededBits) else None
-        return {"account": self._account.to_dict(), "taken": self._taken, "noise_position": position}
+        return {
+            "account": self._account.to_dict(),
+            "taken": self._taken,
+            "noise_position": position,
+        }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Go on from where :meth:`state_dict` was written.
@@ -286,20 +318,27 @@ class PrivateStep:
     # The parts of a step.
 
     def _notice_changes(self) -> None:
-        """Note in the account if something else than this object's steps has written to the weights."""
+        """Note in the account if something else than this object's steps has written to the
+        weights.
+        """
         if self._account.weights_changed():
             self._note_changes()
             self.accept_weights()
 
     def _note_changes(self) -> None:
-        if self._account.note_not_covered("changes that other code made to the weights between the steps"):
+        if self._account.note_not_covered(
+            "changes that other code made to the weights between the steps"
+        ):
             log.warning(
-                "the weights were changed between steps by other code, such as an ordinary optimizer step left in "
-                "the loop: the statement will say that this is not covered; see PrivateStep.accept_weights"
+                "the weights were changed between steps by other code, such as an ordinary"
+                " optimizer step left in the loop: the statement will say that this is not covered;"
+                " see PrivateStep.accept_weights"
             )
 
     def _is_looked_at(self) -> bool:
-        """Whether changes after this step are looked for in the values: at 1, 2, 4, ..., each 256th and the last."""
+        """Whether changes after this step are looked for in the values: at 1, 2, 4, ..., each 256th
+        and the last.
+        """
         position = self.position
         return position & (position - 1) == 0 or position % 256 == 0 or position == self.plan.steps
 
@@ -314,11 +353,17 @@ class PrivateStep:
         self._account.charge_up_to(self._ledger.charged)
         behind = self.charged - self._ledger.charged
         if behind > 0:
-            log.warning("the ledger lacks %d steps that were charged to this model: they are charged to it now", behind)
+            log.warning(
+                "the ledger lacks %d steps that were charged to this model: they are charged to"
+                " it now",
+                behind,
+            )
             self._ledger.charge(behind)
 
     def _charge(self, draw: Draw | None) -> None:
-        """Pay for this step; with a ledger, for a block of steps at once, on disk before this returns."""
+        """Pay for this step; with a ledger, for a block of steps at once, on disk before this
+        returns.
+        """
         if self._prepaid == 0:
             block = min(self._block, self.plan.steps - self.charged)
             if self._ledger is not None:
@@ -327,12 +372,16 @@ class PrivateStep:
             self._prepaid = block
         self._prepaid -= 1
         if draw is None:
-            self._account.note_not_covered("how batches were drawn, which the caller declared and nobody saw")
+            self._account.note_not_covered(
+                "how batches were drawn, which the caller declared and nobody saw"
+            )
         else:
             draw.used = True
 
     def _isolation(self) -> str:
-        """Why no example reached into another's gradient, for the statement; nothing without clipping."""
+        """Why no example reached into another's gradient, for the statement; nothing without
+        clipping.
+        """
         return self.clipper.describe_isolation() if self.plan.private else ""
 
     def _draw_of(self, batch: Any, count: int) -> Draw | None:
@@ -343,15 +392,21 @@ class PrivateStep:
         return None
 
     def _tie_scale(self, noise_std: float) -> None:
-        """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the forward pass."""
+        """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the
+        forward pass.
+        """
         if self._tied:
             (group,) = self.optimizer.param_groups
             self.zeta = group["lr"] * noise_std / self.plan.batch_size
             for layer in self._tied:
                 layer.set_scale(self.zeta)
 
-    def _ordinary_step(self, batch: tuple[Tensor, ...], draw: Draw | None, parameters: dict[str, nn.Parameter]) -> None:
-        """Without noise there is nothing to clip for: the gradient of the summed loss over the batch size."""
+    def _ordinary_step(
+        self, batch: tuple[Tensor, ...], draw: Draw | None, parameters: dict[str, nn.Parameter]
+    ) -> None:
+        """Without noise there is nothing to clip for: the gradient of the summed loss over the
+        batch size.
+        """
         self._tie_scale(0.0)
         totals = dict[str, Tensor]()
         for name, kl_gradient in self._kl_gradients().items():
@@ -370,6 +425,8 @@ class PrivateStep:
     def _kl_gradients(self) -> dict[str, KLGradient]:
         """w ∇KL / N at the present parameters, by name; it depends on no data."""
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position)
-        if weight == 0 or (self._tied and not self.plan.private):  # a point has no density against a prior
+        if weight == 0 or (
+            self._tied and not self.plan.private
+        ):  # a point has no density against a prior
             return {}
         return kl_gradients(self.model, weight / self.plan.examples)

@@ -57,7 +57,9 @@ class Update:
         trained = {id(parameter) for parameter in parameters.values()}
         for parameter in self._parameters.values():
             if id(parameter) not in trained:
-                parameter.grad = None  # frozen since: an optimizer would go on moving it by its last gradient
+                parameter.grad = (
+                    None  # frozen since: an optimizer would go on moving it by its last gradient
+                )
         self._parameters = parameters
         self._sums = {name: self._zeros(name, parameter) for name, parameter in parameters.items()}
         self._zeroed = set()
@@ -102,7 +104,10 @@ class Update:
     ) -> None:
         """Plain SGD: θ ← θ - η (J · noisy sum / S + ∂KL), in one pass where there is no J."""
         direct = {name: p for name, p in self._parameters.items() if name not in jacobian}
-        for name, parameter in direct.items():  # before the noise: ∂KL reads the parameter as it was
+        for (
+            name,
+            parameter,
+        ) in direct.items():  # before the noise: ∂KL reads the parameter as it was
             _add_kl_gradient(kl_gradients, name, parameter, -rates[name])
         scales = {name: -rate / self.batch_size for name, rate in rates.items()}
         release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
@@ -149,7 +154,9 @@ class Update:
         return buffer
 
 
-def _add_kl_gradient(kl_gradients: dict[str, KLGradient], name: str, total: Tensor, scale: float) -> None:
+def _add_kl_gradient(
+    kl_gradients: dict[str, KLGradient], name: str, total: Tensor, scale: float
+) -> None:
     """Add the gradient of the KL term and let go of it: it may be as large as the parameter."""
     kl_gradient = kl_gradients.pop(name, None)
     if kl_gradient is not None:
@@ -162,11 +169,15 @@ def _alike(buffer: Tensor, parameter: Tensor) -> bool:
 
 
 def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether somebody notices its steps: a hook, or a learning-rate scheduler, which replaces the method."""
+    """Whether somebody notices its steps: a hook, or a learning-rate scheduler, which replaces the
+    method.
+    """
     return "step" in vars(optimizer) or bool(optimizer._optimizer_step_post_hooks)
 
 
-def _plain_rates(parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, float]:
+def _plain_rates(
+    parameters: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer
+) -> dict[str, float]:
     """By name, the learning rate η if every parameter is moved by θ ← θ - η g; else {}."""
     if type(optimizer) is not torch.optim.SGD or optimizer._optimizer_step_pre_hooks:
         return {}

@@ -1,8 +1,9 @@
 """Rules for multi-head attention: four linear maps around an attention that has no parameters.
 
-Gradients are carried back to what each map gives. With δ the gradient that arrives there and x what went in, a map has
-the terms of a dense layer: δ ⊗ x for the weight and, under noise √v ε with v = x²∗Var(θ), u ⊗ x² with u = δ ε / (2√v)
-for the variances. torch's own layer does not let δ out, so the forward pass is ours (``dpvd.nn.attention.core``).
+Gradients are carried back to what each map gives. With δ the gradient that arrives there and x what
+went in, a map has the terms of a dense layer: δ ⊗ x for the weight and, under noise √v ε with v =
+x²∗Var(θ), u ⊗ x² with u = δ ε / (2√v) for the variances. torch's own layer does not let δ out, so
+the forward pass is ours (``dpvd.nn.attention.core``).
 """
 
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from dpvd.nn.attention.layers import AttentionMap, projected_std
 
 __all__ = ["RULES"]
 
-Factors = dict[str, tuple[Tensor, Tensor]]  # by role: δ [B, T, E] and what it is multiplied with, [B, T, in]
+Factors = dict[
+    str, tuple[Tensor, Tensor]
+]  # by role: δ [B, T, E] and what it is multiplied with, [B, T, in]
 Scales = dict[str, Tensor]  # by role: a matrix [E, in] that all examples share
 
 INTO = ROLES[:3]
@@ -43,19 +46,27 @@ class Memory:
     itself: bool
 
 
-def forward(unit: Unit, query: Tensor, key: Tensor, value: Tensor, *masks: Any, **options: Any) -> tuple[Any, Inside]:
-    """What the layer returns, with a way for gradients to what its linear maps give and to keys of its own."""
+def forward(
+    unit: Unit, query: Tensor, key: Tensor, value: Tensor, *masks: Any, **options: Any
+) -> tuple[Any, Inside]:
+    """What the layer returns, with a way for gradients to what its linear maps give and to keys of
+    its own.
+    """
     layer: Any = unit.module
     if query.dim() != 3:
         raise CannotFactor(f"{unit.name!r} was not called with a batch of sequences")
     noise = layer.draw_noise(query, key) if isinstance(layer, AttentionMap) else {}
-    project = layer.projection(noise) if isinstance(layer, AttentionMap) else _plain_projection(layer)
+    project = (
+        layer.projection(noise) if isinstance(layer, AttentionMap) else _plain_projection(layer)
+    )
     inputs: dict[str, Tensor] = {}
     places: list[Tensor] = []
 
     def recorded(role: str, x: Tensor) -> Tensor:
         inputs[role] = x.detach()
-        places.append(project(role, x).requires_grad_())  # what depends on nothing that is trained does not yet
+        places.append(
+            project(role, x).requires_grad_()
+        )  # what depends on nothing that is trained does not yet
         return places[-1]
 
     own = own_keys(layer, query.shape[0 if layer.batch_first else 1])
@@ -65,7 +76,9 @@ def forward(unit: Unit, query: Tensor, key: Tensor, value: Tensor, *masks: Any, 
 
 
 def plain(layer: nn.MultiheadAttention, call: Call, *grads: Tensor | None) -> Terms:
-    """y = W_o a + b_o, with a and the attention weights functions of q = W_q x_q + b_q, and of k and v likewise."""
+    """y = W_o a + b_o, with a and the attention weights functions of q = W_q x_q + b_q, and of k
+    and v likewise.
+    """
     factors = _factors(layer, call.memory, grads)
     return _own_terms(grads) | _weight_terms(layer, factors, {}, call.memory.itself)
 
@@ -79,7 +92,9 @@ def noisy(layer: AttentionMap, call: Call, *grads: Tensor | None) -> Terms:
     if not memory.noise or (isinstance(layer, AdditiveMultiheadAttention) and not layer.learned):
         return terms
     shares = _variance_factors(layer, memory.noise, factors)
-    if isinstance(layer, MultiplicativeMultiheadAttention):  # the variance αφ² moves with the weight: d/dφ = 2αφ
+    if isinstance(
+        layer, MultiplicativeMultiheadAttention
+    ):  # the variance αφ² moves with the weight: d/dφ = 2αφ
         slopes = layer.blocks(2 * layer.log_rate.exp() * layer.mean_weight())
         for name, more in _weight_terms(layer, shares, slopes, memory.itself).items():
             if "weight" in name:
@@ -95,7 +110,9 @@ def _plain_projection(layer: nn.MultiheadAttention) -> Projection:
     return lambda role, x: F.linear(x, weights[role], shifts[role])
 
 
-def _factors(layer: nn.MultiheadAttention, memory: Memory, grads: tuple[Tensor | None, ...]) -> Factors:
+def _factors(
+    layer: nn.MultiheadAttention, memory: Memory, grads: tuple[Tensor | None, ...]
+) -> Factors:
     """A map whose result is not used has δ = 0."""
     found = {}
     for (role, x), grad in zip(memory.inputs.items(), grads, strict=False):
@@ -109,14 +126,18 @@ def _own_terms(grads: tuple[Tensor | None, ...]) -> Terms:
     return {name: [Direct(grad.unsqueeze(1))] for name, grad in own if grad is not None}
 
 
-def _weight_terms(layer: nn.MultiheadAttention, factors: Factors, scales: Scales, itself: bool) -> Terms:
-    """Terms S ∘ (δ ⊗ x) of the weights, which torch keeps apart or as three blocks of one, and δ of the biases.
+def _weight_terms(
+    layer: nn.MultiheadAttention, factors: Factors, scales: Scales, itself: bool
+) -> Terms:
+    """Terms S ∘ (δ ⊗ x) of the weights, which torch keeps apart or as three blocks of one, and δ of
+    the biases.
 
     Args:
         layer: the attention.
         factors: of each role.
         scales: S of each role, or of none.
-        itself: whether query, key and value are one input: blocks then share x, and one term is enough.
+        itself: whether query, key and value are one input: blocks then share x, and one term is
+            enough.
     """
     lefts = [factors[role][0] for role in INTO]
     terms: Terms = {
@@ -125,14 +146,18 @@ def _weight_terms(layer: nn.MultiheadAttention, factors: Factors, scales: Scales
         "out_proj.weight": [Outer(*factors["out"], scales.get("out"))],
     }
     if not layer._qkv_same_embed_dim:
-        return terms | {f"{role[0]}_proj_weight": [Outer(*factors[role], scales.get(role))] for role in INTO}
+        return terms | {
+            f"{role[0]}_proj_weight": [Outer(*factors[role], scales.get(role))] for role in INTO
+        }
     scale = torch.cat([scales[role] for role in INTO]) if scales else None
     if itself:
         return terms | {"in_proj_weight": [Outer(torch.cat(lefts, -1), factors["query"][1], scale)]}
     width = layer.embed_dim
     blocks = [F.pad(left, (place * width, (2 - place) * width)) for place, left in enumerate(lefts)]
     return terms | {
-        "in_proj_weight": [Outer(left, factors[role][1], scale) for left, role in zip(blocks, INTO, strict=True)]
+        "in_proj_weight": [
+            Outer(left, factors[role][1], scale) for left, role in zip(blocks, INTO, strict=True)
+        ]
     }
 
 
@@ -147,7 +172,9 @@ def _variance_factors(layer: AttentionMap, noise: dict[str, Tensor], factors: Fa
 
 
 def _scale_gradient(layer: AttentionMap, shares: Factors, dims: int) -> Tensor:
-    """[B, *shape]: Var(θ) ∘ Σ_t u_t ⊗ x_t², summed over the weights that share a rate, for a rate of ``dims`` dims."""
+    """[B, *shape]: Var(θ) ∘ Σ_t u_t ⊗ x_t², summed over the weights that share a rate, for a rate
+    of ``dims`` dims.
+    """
     parts = []
     for role, variance in layer.variances().items():
         u, square = shares[role]

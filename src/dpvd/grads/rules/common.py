@@ -34,8 +34,10 @@ class ManyOutputs:
     """A rule for a module that does not simply return one tensor with the batch first.
 
     Args:
-        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none arrived.
-        batch_dims: for a layer, where the batch is in each of its outputs, in the order in which they are nested.
+        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none
+            arrived.
+        batch_dims: for a layer, where the batch is in each of its outputs, in the order in which
+            they are nested.
     """
 
     terms: Callable[..., Terms]
@@ -60,12 +62,15 @@ class Inside:
 
 @dataclass(frozen=True)
 class OwnForward(ManyOutputs):
-    """A rule that wants gradients from inside a module, and so runs the module's forward pass itself.
+    """A rule that wants gradients from inside a module, and so runs the module's forward pass
+    itself.
 
     Args:
-        terms: ``terms(layer, call, *grads)``, with the gradient at each of the edges, None where none arrived.
+        terms: ``terms(layer, call, *grads)``, with the gradient at each of the edges, None where
+            none arrived.
         batch_dims: for a layer, where the batch is in the gradient at each edge.
-        forward: ``forward(unit, *args, **kwargs)``: what the module returns, and what is left of its inside.
+        forward: ``forward(unit, *args, **kwargs)``: what the module returns, and what is left of
+            its inside.
     """
 
     forward: Callable[..., tuple[Any, Inside]]
@@ -77,12 +82,16 @@ def rows(factor: Tensor) -> Tensor:
 
 
 def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
-    """[B, ..., *last]: the sum over all positions of an example, which lie between the batch and the last dims."""
+    """[B, ..., *last]: the sum over all positions of an example, which lie between the batch and
+    the last dims.
+    """
     return values if values.dim() == dims + 1 else values.flatten(1, -dims - 1).sum(1)
 
 
 def sum_to_channels(values: Tensor) -> Tensor:
-    """[B, C] from [B, C, ...]: the sum over all positions of an example, which lie behind the channels."""
+    """[B, C] from [B, C, ...]: the sum over all positions of an example, which lie behind the
+    channels.
+    """
     return values if values.dim() == 2 else values.flatten(2).sum(2)
 
 

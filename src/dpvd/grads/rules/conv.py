@@ -1,8 +1,9 @@
-"""Rules of convolutions, of one to three dimensions: an outer product for each position of the kernel.
+"""Rules of convolutions, of one to three dimensions: an outer product for each position of the
+kernel.
 
-With patch_t the part of the input under the kernel at position t, unrolled, a convolution is y_t = W patch_t + b for
-every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A transposed convolution is the same with
-the roles of input and output swapped.
+With patch_t the part of the input under the kernel at position t, unrolled, a convolution is y_t =
+W patch_t + b for every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; groups are blocks. A
+transposed convolution is the same with the roles of input and output swapped.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -35,11 +36,16 @@ UNFOLDED_ENTRIES = 1 << 18  # 1 MB in float32
 
 def conv(layer: Any, call: "Call", grad: Tensor) -> Terms:
     """y = x ∗ W + b, for every convolution of torch, transposed ones included."""
-    return {"weight": [_weight_term(layer, call.input(), grad)], "bias": [Direct(sum_to_channels(grad))]}
+    return {
+        "weight": [_weight_term(layer, call.input(), grad)],
+        "bias": [Direct(sum_to_channels(grad))],
+    }
 
 
 def additive(layer: Any, call: "Call", grad: Tensor) -> Terms:
-    """y = x ∗ W + b + √v ε, v = x² ∗ σ²: the weight enters the mean only, log σ² the variance only."""
+    """y = x ∗ W + b + √v ε, v = x² ∗ σ²: the weight enters the mean only, log σ² the variance
+    only.
+    """
     terms = _mean_terms(layer, call, grad)
     if call.draws and layer.learned:
         terms["log_sigma2"] = [_log_variance_term(layer, layer.log_sigma2, call, grad)]
@@ -47,7 +53,9 @@ def additive(layer: Any, call: "Call", grad: Tensor) -> Terms:
 
 
 def multiplicative(layer: Any, call: "Call", grad: Tensor) -> Terms:
-    """y = x ∗ W + b + √v ε, v = x² ∗ αW²: with dV the gradient of the variances, dW has a term 2αW ∘ dV."""
+    """y = x ∗ W + b + √v ε, v = x² ∗ αW²: with dV the gradient of the variances, dW has a term 2αW
+    ∘ dV.
+    """
     terms = _mean_terms(layer, call, grad)
     if call.draws:
         u, slope = variance_gradient(call, grad), 2 * layer.log_rate.exp() * layer.mean_weight()
@@ -58,33 +66,54 @@ def multiplicative(layer: Any, call: "Call", grad: Tensor) -> Terms:
 
 
 def _mean_terms(layer: Any, call: "Call", grad: Tensor) -> Terms:
-    kept = None if layer.kept is None else layer.kept.to(grad.dtype)  # a pruned weight gets no gradient
-    return {"weight": [_weight_term(layer, call.input(), grad, kept)], "bias": [Direct(sum_to_channels(grad))]}
+    kept = (
+        None if layer.kept is None else layer.kept.to(grad.dtype)
+    )  # a pruned weight gets no gradient
+    return {
+        "weight": [_weight_term(layer, call.input(), grad, kept)],
+        "bias": [Direct(sum_to_channels(grad))],
+    }
 
 
 def _log_variance_term(layer: Any, parameter: Tensor, call: "Call", grad: Tensor) -> Term:
-    """Gradient of a log-variance through v = x² ∗ V, where the parameter scales V: V ∘ dV, summed as it is shared.
+    """Gradient of a log-variance through v = x² ∗ V, where the parameter scales V: V ∘ dV, summed
+    as it is shared.
 
-    For one rate in all that is Σ u v; for one per input channel Σ x² ∘ (dL/dx²), over positions and groups.
+    For one rate in all that is Σ u v; for one per input channel Σ x² ∘ (dL/dx²), over positions and
+    groups.
     """
     if layer.rates is Rates.LAYER:
         return Direct(variance_share(call, grad).flatten(1).sum(1))
-    squares, u, variance = call.input().square(), variance_gradient(call, grad), layer.weight_moments()[1]
+    squares, u, variance = (
+        call.input().square(),
+        variance_gradient(call, grad),
+        layer.weight_moments()[1],
+    )
     if layer.rates is Rates.WEIGHT:
         return _weight_term(layer, squares, u, variance)
     with torch.enable_grad():
         squares = squares.detach().requires_grad_()
-        (arriving,) = torch.autograd.grad(layer.linear_map(squares, variance.detach(), None), squares, u)
+        (arriving,) = torch.autograd.grad(
+            layer.linear_map(squares, variance.detach(), None), squares, u
+        )
     per_channel = sum_to_channels(squares.detach() * arriving)
-    return Direct(per_channel.view(len(u), -1, *parameter.shape).sum(1))  # groups share the rates of their channels
+    return Direct(
+        per_channel.view(len(u), -1, *parameter.shape).sum(1)
+    )  # groups share the rates of their channels
 
 
 def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
-    """The gradient of the weight (times ``scale``, of its shape) for input x [B, in, *] and arriving [B, out, *]."""
+    """The gradient of the weight (times ``scale``, of its shape) for input x [B, in, *] and
+    arriving [B, out, *].
+    """
     if scale is None and gram_is_cheaper(_outer(layer, x[:1], grad[:1])):
         return _outer(layer, x, grad)
-    # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the cache.
-    count, size = len(x), max(1, UNFOLDED_ENTRIES // max(1, _outer(layer, x[:1], grad[:1]).right.numel()))
+    # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the
+    # cache.
+    count, size = (
+        len(x),
+        max(1, UNFOLDED_ENTRIES // max(1, _outer(layer, x[:1], grad[:1]).right.numel())),
+    )
     gradients = grad.new_empty(count, *layer.weight.shape)
     for start in range(0, count, size):
         part = slice(start, start + size)
@@ -97,8 +126,14 @@ def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = Non
 
 
 def _outer(layer: Any, x: Tensor, grad: Tensor) -> Outer:
-    """The gradient of the weight as products of unfolded inputs with gradients, one for each position."""
-    left, right = (x, _gradient_patches(layer, x, grad)) if layer.transposed else (grad, _input_patches(layer, x))
+    """The gradient of the weight as products of unfolded inputs with gradients, one for each
+    position.
+    """
+    left, right = (
+        (x, _gradient_patches(layer, x, grad))
+        if layer.transposed
+        else (grad, _input_patches(layer, x))
+    )
     return Outer(_positions(left), right, groups=layer.groups)
 
 
@@ -109,7 +144,9 @@ def _input_patches(layer: Any, x: Tensor) -> Tensor:
 
 
 def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
-    """What the kernel of a transposed convolution reaches from each input position, of the gradient of its output."""
+    """What the kernel of a transposed convolution reaches from each input position, of the gradient
+    of its output.
+    """
     sizes: list[int] = []
     for d in range(x.dim() - 1, 1, -1):  # F.pad begins with the last dimension
         padding = layer.padding[d - 2]
@@ -120,7 +157,9 @@ def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
 
 def _patches(layer: Any, x: Tensor) -> Tensor:
     """[B, T, C · kernel]: all places of the kernel on x [B, C, *], which is padded already."""
-    return unfolded(x, layer.kernel_size, layer.stride, layer.dilation).flatten(1, len(layer.kernel_size))
+    return unfolded(x, layer.kernel_size, layer.stride, layer.dilation).flatten(
+        1, len(layer.kernel_size)
+    )
 
 
 def _span(layer: Any, d: int) -> int:

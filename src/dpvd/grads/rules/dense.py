@@ -19,18 +19,24 @@ def linear(layer: nn.Linear, call: "Call", grad: Tensor) -> Terms:
     return _linear_terms(call.input(), grad)
 
 
-def input_dropout(layer: BinaryDropoutLinear | GaussianDropoutLinear, call: "Call", grad: Tensor) -> Terms:
+def input_dropout(
+    layer: BinaryDropoutLinear | GaussianDropoutLinear, call: "Call", grad: Tensor
+) -> Terms:
     """y = (x ∘ s) Wᵀ + b with a fixed distribution of s."""
     return _linear_terms(_noisy_input(layer, call), grad)
 
 
 def additive(layer: AdditiveLinear, call: "Call", grad: Tensor) -> Terms:
-    """y = x Wᵀ + b + √v ε, v = x² (σ²)ᵀ: the weight enters the mean only, log σ² the variance only."""
+    """y = x Wᵀ + b + √v ε, v = x² (σ²)ᵀ: the weight enters the mean only, log σ² the variance
+    only.
+    """
     x = call.input()
     terms = _linear_terms(x, grad, layer.kept)
     if call.draws and layer.learned:
         u = variance_gradient(call, grad)
-        shared = layer.kept is None and layer.log_sigma2.dim() < 2  # then v is the same for all outputs
+        shared = (
+            layer.kept is None and layer.log_sigma2.dim() < 2
+        )  # then v is the same for all outputs
         if shared:
             per_input = sum_to_last(u.sum(-1, keepdim=True) * x.square() * layer.log_sigma2.exp())
             terms["log_sigma2"] = [_reduced(per_input, layer.log_sigma2)]
@@ -60,7 +66,9 @@ def _type_b(layer: MultiplicativeLinear, call: "Call", grad: Tensor) -> Terms:
     """y = x Wᵀ + b + √v ε, v = x² (αW²)ᵀ: dW = g ⊗ x + 2αW ∘ (u ⊗ x²), d log α = αW² ∘ (u ⊗ x²)."""
     x, u = call.input(), variance_gradient(call, grad)
     terms = _linear_terms(x, grad, layer.kept)
-    terms["weight"].append(Outer(rows(u), rows(x.square()), 2 * layer.log_rate.exp() * layer.mean_weight()))
+    terms["weight"].append(
+        Outer(rows(u), rows(x.square()), 2 * layer.log_rate.exp() * layer.mean_weight())
+    )
     if layer.learned:
         terms["log_rate"] = _variance_terms(layer.weight_variance(), x, u, layer.log_rate)
     return terms

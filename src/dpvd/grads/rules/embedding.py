@@ -1,4 +1,6 @@
-"""Rules of embeddings: the gradient of a table has entries only in the rows that an example looked up."""
+"""Rules of embeddings: the gradient of a table has entries only in the rows that an example looked
+up.
+"""
 
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,9 @@ def embedding(layer: nn.Embedding, call: "Call", grad: Tensor) -> Terms:
 def additive(layer: AdditiveEmbedding, call: "Call", grad: Tensor) -> Terms:
     """y_t = W[i_t] + σ[i_t] ε_t: every output has a variance of its own, and d log σ² = u v."""
     index = call.input()
-    kept = grad if layer.kept is None else grad * layer.kept[index]  # a pruned weight gets no gradient
+    kept = (
+        grad if layer.kept is None else grad * layer.kept[index]
+    )  # a pruned weight gets no gradient
     terms: Terms = {"weight": [_looked_up(layer, index, kept)]}
     if call.draws and layer.learned:
         share = variance_share(call, grad)
@@ -35,7 +39,9 @@ def additive(layer: AdditiveEmbedding, call: "Call", grad: Tensor) -> Terms:
 
 
 def _looked_up(layer: nn.Embedding, index: Tensor, values: Tensor) -> Lookup:
-    """Values [B, ..., d] as gradients of the rows that the index [B, ...] names; the padding row gets none."""
+    """Values [B, ..., d] as gradients of the rows that the index [B, ...] names; the padding row
+    gets none.
+    """
     if layer.padding_idx is not None:
         values = values.masked_fill((index == layer.padding_idx).unsqueeze(-1), 0.0)
     count, width = len(index), values.shape[-1]

@@ -1,11 +1,12 @@
-"""Rules for recurrent layers: gradients are carried back to the pre-activations of the gates, and no further.
+"""Rules for recurrent layers: gradients are carried back to the pre-activations of the gates, and
+no further.
 
 With δ_t the gradient that arrives at the pre-activations of step t, in example i,
 
     dW_ih = Σ_t δ_t ⊗ x_t        dW_hh = Σ_t δ_t ⊗ h_(t-1)
 
-so the factors of all steps are the positions of one term: the norm is that of the sum over time. torch's own kernels
-do not let δ out, so the forward pass is ours (``dpvd.nn.recurrent.unroll``).
+so the factors of all steps are the positions of one term: the norm is that of the sum over time.
+torch's own kernels do not let δ out, so the forward pass is ours (``dpvd.nn.recurrent.unroll``).
 """
 
 from typing import Any
@@ -24,7 +25,9 @@ from dpvd.nn.recurrent.unroll import Pass, directions, own_weights, unroll
 
 __all__ = ["RULES"]
 
-Factors = dict[str, tuple[Tensor, Tensor]]  # by matrix: δ [B, T, gates] and what it is multiplied with, [B, T, in]
+Factors = dict[
+    str, tuple[Tensor, Tensor]
+]  # by matrix: δ [B, T, gates] and what it is multiplied with, [B, T, in]
 
 
 def forward(unit: Unit, input: Any, hx: Any = None) -> tuple[Any, Inside]:
@@ -32,19 +35,25 @@ def forward(unit: Unit, input: Any, hx: Any = None) -> tuple[Any, Inside]:
     layer: Any = unit.module
     if not isinstance(input, Tensor) or input.dim() != 3:
         raise CannotFactor(f"{unit.name!r} was not called with one tensor of dimension 3")
-    weights_of = layer.weights_for(input) if isinstance(layer, AdditiveRecurrent) else own_weights(layer)
+    weights_of = (
+        layer.weights_for(input) if isinstance(layer, AdditiveRecurrent) else own_weights(layer)
+    )
     passes: list[Pass] = []
     output = unroll(layer, input, hx, weights_of, passes)
     return output, Inside([edge for one in passes for edge in one.edges.values()], passes)
 
 
 def recurrent(layer: nn.RNNBase, call: Call, *grads: Tensor | None) -> Terms:
-    """The outputs and the last state are functions of h_t = cell(W_ih x_t + b_ih, W_hh h_(t-1) + b_hh, ...)."""
+    """The outputs and the last state are functions of h_t = cell(W_ih x_t + b_ih, W_hh h_(t-1) +
+    b_hh, ...).
+    """
     return _weight_terms(_factors(call.memory, grads), {})
 
 
 def additive(layer: AdditiveRecurrent, call: Call, *grads: Tensor | None) -> Terms:
-    """The same with √v ε added to the pre-activations, v = x²σ²: σ enters there only, with u = δ ε / (2√v)."""
+    """The same with √v ε added to the pre-activations, v = x²σ²: σ enters there only, with u = δ ε
+    / (2√v).
+    """
     factors = _factors(call.memory, grads)
     kept = {} if layer.kept is None else layer.blocks(layer.kept.to(layer.weight.dtype))
     terms = _weight_terms(factors, kept)
@@ -66,7 +75,9 @@ def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direc
 
         def form(examples: slice | Tensor) -> Tensor:
             few = {name: (u[examples], squares[examples]) for name, (u, squares) in made.items()}
-            values = layer.log_sigma2.new_empty(len(next(iter(few.values()))[0]), *layer.log_sigma2.shape)
+            values = layer.log_sigma2.new_empty(
+                len(next(iter(few.values()))[0]), *layer.log_sigma2.shape
+            )
             for name, block in layer.blocks(values).items():
                 torch.bmm(few[name][0].mT, few[name][1], out=block)
             return values
@@ -80,7 +91,9 @@ def _scale_term(layer: AdditiveRecurrent, call: Call, factors: Factors) -> Direc
     return Direct(per_input.sum(1) if layer.rates is Rates.LAYER else per_input)
 
 
-def _variance_factors(noise: Noise, slope: Tensor, delta: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _variance_factors(
+    noise: Noise, slope: Tensor, delta: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
     """u_t [B, T, gates] and x_t² [B, T, in]."""
     return variance_gradient(delta, noise.draw.unsqueeze(1), slope.transpose(0, 1)), value.square()
 
@@ -107,7 +120,9 @@ def _arrived(grad: Tensor | None, one: Pass, side: str) -> Tensor:
 def _weight_terms(factors: Factors, kept: dict[str, Tensor]) -> Terms:
     """Weights and biases; a pruned weight gets no gradient."""
     terms: Terms = {}
-    sums: dict[int, Tensor] = {}  # of δ over time, by identity: the two biases of a cell often have one and the same
+    sums: dict[
+        int, Tensor
+    ] = {}  # of δ over time, by identity: the two biases of a cell often have one and the same
     for name, (delta, value) in factors.items():
         if id(delta) not in sums:
             sums[id(delta)] = delta.sum(1)
