@@ -4,13 +4,14 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["PAGES", "ROOT", "Block", "anchors", "blocks", "links", "prose", "table_names"]
+__all__ = ["PAGES", "ROOT", "Block", "anchors", "blocks", "images", "links", "prose", "table_names"]
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 
 _FENCE = re.compile(r"^(\s*)```(\w*)")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+_IMAGE = re.compile(r"!\[([^\]]*)\]\(([^)\s]+)\)")
 _NAME = re.compile(r"`([^`]+)`")
 
 
@@ -37,6 +38,11 @@ def prose(page: Path) -> str:
 def links(page: Path) -> list[str]:
     """Where the links of a page lead, web addresses left out."""
     return [target for target in _LINK.findall(prose(page)) if not re.match(r"[a-z]+:", target)]
+
+
+def images(page: Path) -> list[tuple[str, str]]:
+    """The description and the path of each picture on a page."""
+    return _IMAGE.findall(prose(page))
 
 
 def anchors(page: Path) -> set[str]:

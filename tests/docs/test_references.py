@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dpvd
-from tests.docs.markdown import PAGES, ROOT, anchors, blocks, links, prose, table_names
+from tests.docs.markdown import PAGES, ROOT, anchors, blocks, images, links, prose, table_names
 
 LINKS = [(page, target) for page in PAGES for target in links(page)]
 TESTS = sorted(
@@ -43,6 +43,14 @@ def test_links_lead_somewhere(page: Path, target: str) -> None:
     assert leads_to.is_relative_to(ROOT)
     if anchor:
         assert anchor in anchors(leads_to)
+
+
+def test_pictures_exist_and_are_described() -> None:
+    shown = [(page, *image) for page in PAGES for image in images(page)]
+    assert {"README.md", "index.md"} <= {page.name for page, _, _ in shown}
+    for page, description, path in shown:
+        assert (page.parent / path).is_file(), f"{ident(page)} shows {path}, which does not exist"
+        assert len(description.split()) > 2, f"{ident(page)}: describe {path} in a few words"
 
 
 def test_there_are_links_tests_paths_and_names_to_check() -> None:
