@@ -81,12 +81,13 @@ def validate(x: Tensor, y: Tensor, classes: int) -> None:
         DpvdError: for empty data, lengths that differ, labels of another type or out of range, and
             inputs that are NaN or infinite (with the number of such rows and the first of them).
 
-    >>> validate(torch.tensor([[1.0], [float("nan")]]), torch.tensor([0, 1]), classes=2)
+    >>> nan = float("nan")
+    >>> validate(torch.tensor([[1.0], [nan]]), torch.tensor([0, 1]), classes=2)
+    ... # doctest: +NORMALIZE_WHITESPACE
     Traceback (most recent call last):
     ...
     dpvd.errors.DpvdError: 1 of 2 rows of the inputs contain NaN or infinity, first row 1 (counted
-        from 0): \
-remove or repair them
+        from 0): remove or repair them
     """
     positive_int(classes=classes)
     if y.ndim != 1 or y.dtype != torch.int64:

@@ -31,7 +31,7 @@ class Protocol:
         search_on: whether the search goes on until all neighbours of its best point were tried.
         tuned_at: name of a shorter protocol whose search decides here too; empty: it has its own.
         hidden_sweep, epochs_sweep, clip_sweep, batch_sweep: the values of Fig. 5, the protocol's
-        own among them.
+            own among them.
         as_in_paper: whether sizes and lengths are the paper's.
     """
 
