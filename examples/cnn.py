@@ -1,8 +1,8 @@
 """A convolutional network on MNIST, trained privately at ε = 3.
 
 An ordinary torch model, an ordinary loss, and a plan that says what may be done to the data:
-``dpvd.fit`` draws the batches, clips, adds the noise and keeps the account. Nothing in the model is
-special but that its units are bounded (tanh), which keeps the gradients of single examples short.
+``dpvd.fit`` draws the batches, clips, adds the noise and keeps the account. The only special thing
+about the model is that its units are bounded (tanh), which keeps per-example gradients small.
 
     python examples/cnn.py --data-dir ~/data
 """
@@ -24,9 +24,7 @@ EDGE = 28
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train and print the accuracy on the test images and what the training promises to the
-    others.
-    """
+    """Train, and print the test accuracy and the privacy statement."""
     parser = argparse.ArgumentParser(
         description="A convolutional network on MNIST, trained privately."
     )
@@ -48,9 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         tuned=("the learning rate, on MNIST itself",),
     ).calibrate(options.epsilon, DELTA)
     recipe = dpvd.Recipe(learning_rate=0.8, momentum=0.9, decay="linear", average=0.1)
-    torch.manual_seed(
-        0
-    )  # of the initial weights; the privacy noise comes from the system's generator
+    # For the initial weights only; the privacy noise comes from the system's generator.
+    torch.manual_seed(0)
     result = dpvd.fit(network(), train, plan, recipe, delta=DELTA, micro_batch=MICRO_BATCH)
     print(
         f"test accuracy {accuracy(result.model, inputs(data.test_x), data.test_y):.4f} in"
@@ -60,15 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def inputs(images: Tensor) -> Tensor:
-    """Each image by itself: centred on its own mean, pixels of mean square 1. No statistic of the
-    training data.
+    """Centre each image on its own mean and scale its pixels to mean square 1.
+
+    No statistic of the training data is used.
     """
     pixels = centred(flatten(images.float() / 255))
     return (unit_norm(pixels) * EDGE).reshape(-1, 1, EDGE, EDGE)
 
 
 def network() -> nn.Module:
-    """Two convolutions and a dense layer, in the memory layout that is fast on processors."""
+    """Two convolutions and two dense layers, in the memory layout that is fast on CPUs."""
     model = nn.Sequential(
         nn.Conv2d(1, 16, 8, stride=2, padding=3),
         nn.Tanh(),

@@ -7,7 +7,7 @@ bounds what one image contributes.
 MNIST is read as 28 rows of 28 pixels; ``--dataset digits``, which comes with scikit-learn, as 8
 rows of 8. The settings were chosen with ``--validate``, which trains on four fifths of the training
 data and scores on the last fifth; the test data was not looked at. That choice saw the training
-data and is not in the account: the statement names it.
+data and is not accounted for: the statement names it.
 
     python examples/lstm.py --data-dir ~/data
     python examples/lstm.py --dataset digits

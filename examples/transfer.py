@@ -6,9 +6,9 @@ frozen, and a variational head on top of it learns a sensitive yes-or-no label o
 other half, within a privacy budget; whether the digit is odd plays that label. A head on the
 pixels, under the same budget, shows what the public features are worth.
 
-DIGITS is small and public, and its halves are alike; they only stand for such data. With your own,
-the extractor must come from data that is public indeed: the guarantee says nothing about the data
-it was trained on.
+DIGITS is small and public, and its halves are alike; they only stand in for such data. With your
+own data, the extractor must come from data that is really public: the guarantee says nothing about
+the data it was trained on.
 
     python examples/transfer.py --epsilon 1
 """
@@ -26,12 +26,12 @@ from dpvd.training import FitResult
 
 DELTA = 1e-5
 PIXELS, WIDTH = 64, 256
-# Chosen in a rehearsal on the public half, so that no look at the private one goes unaccounted.
+# Chosen on the public half, so that the choice reveals nothing about the private one.
 LEARNING_RATE, MOMENTUM = 0.1, 0.9
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Train the extractor in public and two heads in private, and print what came of it."""
+    """Train the extractor in public and two heads in private, and print the results."""
     parser = argparse.ArgumentParser(
         description="A public feature extractor with a private variational head."
     )
@@ -104,9 +104,8 @@ def train_head(
         batch_size=examples,
         steps=steps,
         clipping=dpvd.Clipping(ClippingMode.AUTOMATIC),
-        tuned=(
-            "the choice of the label for this example",
-        ),  # it was made after seeing that another shows less
+        # We first tried another label, on which public features helped less.
+        tuned=("the choice of the label for this example",),
     ).calibrate(epsilon, DELTA)
     recipe = dpvd.Recipe(LEARNING_RATE, momentum=MOMENTUM, decay="linear", average=0.2)
     return dpvd.fit(model, data, plan, recipe, delta=DELTA, micro_batch=256)

@@ -2,13 +2,14 @@
 
 An ordinary model of ``nn.TransformerEncoder`` is converted with ``dpvd.variational``: its attention
 and its dense layers get noise on their weights, tied to the noise that protects the data (Algorithm
-1), and all else stays as it is.
+1). Everything else stays as it is.
+
 Each image is a sequence of 8 rows of 8 pixels; a row comes with its number, since attention does
 not see order.
 
 The width, the learning rate and the number of steps were chosen with ``--validate``, which trains
 on four fifths of the training data and scores on the last fifth; the test data was not looked at.
-That choice saw the training data and is not in the account: the statement names it.
+That choice saw the training data and is not accounted for: the statement names it.
 
     python examples/transformer.py --epsilon 3
 """
@@ -31,7 +32,7 @@ LEARNING_RATE, MOMENTUM, STEPS = 0.2, 0.9, 100
 
 
 class RowReader(nn.Module):
-    """An encoder over the rows of an image, and a dense layer on all that it returns."""
+    """An encoder over the rows of an image, and a dense layer on all of its outputs."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -137,6 +138,33 @@ def test_every_dependency_is_justified(heading: str, group: str) -> None:
     wanted = project["optional-dependencies"][group] if group else project["dependencies"]
     names = {re.match(r"[\w-]+", requirement)[0] for requirement in wanted}
     assert table_names(ROOT / "docs" / "dependencies.md", heading) == names
+
+
+def test_the_readme_has_the_times_and_the_memory_that_were_measured() -> None:
+    workloads = json.loads((ROOT / "benchmarks" / "results" / "latest.json").read_text())[
+        "workloads"
+    ]
+    systems = workloads["mnist-mlp"]["systems"]
+    small = workloads["digits-mlp"]["systems"]
+    text = " ".join((ROOT / "README.md").read_text().split())
+    ghost = systems["opacus-ghost"]
+    hooks = systems["opacus-hooks"]
+    ghost_memory = ghost["peak_mb"] / systems["plain"]["peak_mb"]
+    for claim in (
+        f"{systems['dpsgd']['ratio']:.1f} × (DP-SGD)",
+        f"{systems['dpvd']['ratio']:.1f} × (Algorithm 1)",
+        f"{ghost['ratio']:.1f} × (ghost clipping), {hooks['ratio']:.0f} × (hooks)",
+        f"{ghost_memory:.1f} × (ghost clipping)",
+        f"takes {small['dpsgd']['ratio']:.1f} × and {small['dpvd']['ratio']:.1f} ×",
+        f"(Opacus ghost: {small['opacus-ghost']['ratio']:.1f} ×)",
+    ):
+        assert claim in text, f"README.md should say {claim!r}"
+
+
+def test_the_first_screen_of_the_readme_compares_and_shows_code() -> None:
+    first_screen = "\n".join((ROOT / "README.md").read_text().splitlines()[:45])
+    assert "(docs/performance.md)" in first_screen
+    assert "print(step.guarantee" in first_screen
 
 
 def test_the_changelog_speaks_of_this_version_and_of_privacy() -> None:
