@@ -182,6 +182,20 @@ def test_every_page_is_in_the_navigation() -> None:
     }
 
 
+ANSWERING = [
+    page
+    for page in sorted((ROOT / "docs").glob("*.md"))
+    if page.name not in {"compression.md", "how-we-read-the-paper.md", "performance.md"}
+]
+
+
+@pytest.mark.parametrize("page", ANSWERING, ids=ident)
+def test_a_table_is_on_the_first_screen(page: Path) -> None:
+    """A page begins with its answer and one table; method and history come later."""
+    first_screen = page.read_text().splitlines()[:25]
+    assert any(line.startswith("|---") for line in first_screen)
+
+
 def test_python_in_the_pages_is_marked_as_such() -> None:
     for page in PAGES:
         assert not [block.line for block in blocks(page, "py")], (
