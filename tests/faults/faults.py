@@ -127,11 +127,11 @@ FAULTS = [
     ),
     Fault(
         "shuffled batches under a Poisson account",
-        PLAN,
+        "batches.py",
         {
-            "        def read() ->": "        order = []\n\n        def read() ->",
-            "rows = sampler.draw(len(tensors[0]), stream)": "order[:] = order or "
-            "torch.randperm(len(tensors[0])).split(self.batch_size)\n                rows = order.pop()",
+            "    examples = len(tensors[0])\n": "    examples = len(tensors[0])\n    order = []\n",
+            "rows = sampler.draw(examples, bits)": "order[:] = order or "
+            "torch.randperm(examples).split(round(examples * sampler.probability))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),

@@ -17,7 +17,7 @@ FAULTS = [
     ),
     Fault(
         "an angle of 32 bits",
-        "native/pure.py",
+        "native/reference.py",
         {
             "rest = (shifted & np.uint64((1 << 62) - 1)) >> np.uint64(10)\n": ""
             "rest = (shifted & np.uint64((1 << 62) - 1)) >> np.uint64(32) << np.uint64(22)\n"

@@ -2,7 +2,7 @@
 where there was a C compiler and by NumPy where not, with the same results."""
 
 from dpvd.native.dawson import add_dawson
-from dpvd.native.implementation import (
+from dpvd.native.draws import (
     BLOCK_BYTES,
     BLOCK_DRAWS,
     Implementation,

@@ -7,7 +7,7 @@ import numpy.typing as npt
 from scipy.special import dawsn
 
 from dpvd.errors import DpvdError
-from dpvd.native.implementation import kernels_in_use, useful_threads
+from dpvd.native.draws import kernels_in_use, useful_threads
 
 __all__ = ["add_dawson"]
 

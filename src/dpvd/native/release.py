@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native import pure
-from dpvd.native.implementation import (
+from dpvd.native import reference
+from dpvd.native.draws import (
     check_stream,
     kernels_in_use,
     useful_threads,
@@ -25,10 +25,10 @@ __all__ = [
     "release_from_key",
 ]
 
-EXACT_BLOCK_DRAWS = 2 * pure.EXACT_PAIRS
+EXACT_BLOCK_DRAWS = 2 * reference.EXACT_PAIRS
 """Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
 
-EXACT_BLOCK_BYTES = pure.EXACT_PAIRS * pure.EXACT_BYTES_PER_PAIR
+EXACT_BLOCK_BYTES = reference.EXACT_PAIRS * reference.EXACT_BYTES_PER_PAIR
 """Bytes that one block takes."""
 
 MOST_UNITS_PER_STD = 2.0**47
@@ -63,7 +63,7 @@ def exact_bytes_for(count: int) -> int:
     >>> exact_bytes_for(3)
     32
     """
-    return (count + 1) // 2 * pure.EXACT_BYTES_PER_PAIR
+    return (count + 1) // 2 * reference.EXACT_BYTES_PER_PAIR
 
 
 def exact_normals(out: _Doubles, raw: _Bytes) -> None:
@@ -71,8 +71,8 @@ def exact_normals(out: _Doubles, raw: _Bytes) -> None:
 
     Guarantees:
         A draw is off by at most 5 · 2^-53 of its size from the transform of its bits
-        (`pure.exact_normals` has the definition). Compiled and NumPy's draws agree to 1e-14, not
-        bit for bit.
+        (`reference.exact_normals` has the definition). Compiled and NumPy's draws agree to 1e-14,
+        not bit for bit.
 
     Args:
         out: contiguous, one-dimensional, float64.
@@ -87,7 +87,7 @@ def exact_normals(out: _Doubles, raw: _Bytes) -> None:
     if kernels is not None:
         kernels.exact_from_bytes(raw, out)
     else:
-        pure.exact_normals(raw, out)
+        reference.exact_normals(raw, out)
 
 
 def release_from_key(
@@ -168,7 +168,7 @@ def release_from_bytes(
         kernels.release_from_bytes(raw, sums, parameters, sums.itemsize, *_numbers(scale))
         return
     normals = np.empty(len(sums))
-    pure.exact_normals(raw, normals)
+    reference.exact_normals(raw, normals)
     noisy = _noisy(sums, normals, scale)
     if parameters is None:
         sums[:] = noisy

@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native.implementation import kernels_in_use, useful_threads
+from dpvd.native.draws import kernels_in_use, useful_threads
 
 __all__ = ["row_squares"]
 

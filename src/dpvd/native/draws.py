@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native import pure
+from dpvd.native import reference
 
 __all__ = [
     "BLOCK_BYTES",
@@ -25,10 +25,10 @@ __all__ = [
     "write_key_stream",
 ]
 
-BLOCK_DRAWS = 2 * pure.BLOCK_PAIRS
+BLOCK_DRAWS = 2 * reference.BLOCK_PAIRS
 """Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
 
-BLOCK_BYTES = pure.BLOCK_PAIRS * pure.BYTES_PER_PAIR
+BLOCK_BYTES = reference.BLOCK_PAIRS * reference.BYTES_PER_PAIR
 """Bytes that one block takes."""
 
 _BLOCKS_AT_ONCE = 16  # measured: fewer pay for calls, more for memory
@@ -82,7 +82,7 @@ def bytes_for(count: int) -> int:
     >>> bytes_for(3)
     24
     """
-    return (count + 1) // 2 * pure.BYTES_PER_PAIR
+    return (count + 1) // 2 * reference.BYTES_PER_PAIR
 
 
 def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
@@ -102,7 +102,7 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
     if kernels is not None and kernels.CIPHER:
         kernels.key_stream(key, start, out)
     else:
-        pure.write_key_stream(key, start, out.data)
+        reference.write_key_stream(key, start, out.data)
 
 
 def draw_from_key(
@@ -168,7 +168,7 @@ def draw_from_bytes(out: _Floats, std: float, raw: _Bytes) -> None:
     if kernels is not None:
         kernels.normals_from_bytes(raw, out, std)
         return
-    pure.normals(raw, out)
+    reference.normals(raw, out)
     out *= np.float32(std)
 
 
