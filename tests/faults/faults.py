@@ -131,7 +131,7 @@ FAULTS = [
         {
             "    examples = len(tensors[0])\n": "    examples = len(tensors[0])\n    order = []\n",
             "rows = sampler.draw(examples, bits)": "order[:] = order or "
-            "torch.randperm(examples).split(round(examples * sampler.probability))\n        rows = order.pop()",
+            "torch.randperm(examples).split(round(examples * sampler.sampling_prob))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),
