@@ -27,7 +27,7 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
     The noise is √v ε with v = x²∗Var(θ), and is drawn for each example, position and output unit,
     as in a dense layer that is called on a sequence: at every position it has the distribution that
     noise on the weights would have caused; that positions share weights, and so would be
-    correlated, is left out. (One ε for a whole sequence would shift all keys alike wherever inputs
+    correlated, is ignored. (One ε for a whole sequence would shift all keys alike wherever inputs
     are normalised, and a softmax does not see such a shift.)
 
     Attributes:
@@ -38,16 +38,19 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        return torch.cat(list(matrices(self).values()), 1)
+        by_role = matrices(self)
+        return torch.cat(list(by_role.values()), 1)
 
     def blocks(self, values: Tensor) -> dict[str, Tensor]:
         """Split [..., Σ in] into the parts of the four matrices, by role."""
         widths = [self.embed_dim, self.kdim, self.vdim, self.embed_dim]
-        return dict(zip(ROLES, torch.split(values, widths, -1), strict=True))
+        parts = torch.split(values, widths, -1)
+        return dict(zip(ROLES, parts, strict=True))
 
     def variances(self) -> dict[str, Tensor]:
         """Variances of the weights by role: [E, in], or [in] or [] where weights share one."""
-        return self.blocks(self.weight_variance())
+        variance = self.weight_variance()
+        return self.blocks(variance)
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """That of one matrix."""
@@ -99,11 +102,13 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             return {}
         batch = 0 if self.batch_first else 1
         time = 1 - batch
+        count = query.shape[batch]
         queries = query.shape[time]
         keys = key.shape[time]
         lengths = [queries, keys, keys, queries]  # in the order of ROLES
-        noise = draw((query.shape[batch], sum(lengths), self.embed_dim), query)
-        return dict(zip(ROLES, torch.split(noise, lengths, 1), strict=True))
+        noise = draw((count, sum(lengths), self.embed_dim), query)
+        parts = torch.split(noise, lengths, 1)
+        return dict(zip(ROLES, parts, strict=True))
 
     def projection(self, noise: dict[str, Tensor]) -> Projection:
         """The four linear maps with this noise, or without any."""
@@ -115,12 +120,14 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             mean = self.linear_map(x, means[role], shifts[role])
             if not noise:
                 return mean
-            return mean + projected_std(x, variances[role]) * noise[role]
+            std = projected_std(x, variances[role])
+            return mean + std * noise[role]
 
         return project
 
     def extra_repr(self) -> str:
-        return f"{self.embed_dim}, {self.num_heads}{super().extra_repr()}"
+        rest = super().extra_repr()
+        return f"{self.embed_dim}, {self.num_heads}{rest}"
 
 
 def projected_std(x: Tensor, variance: Tensor) -> Tensor:
@@ -134,10 +141,13 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
     [[10.0]]
     """
     if variance.dim() == 2:
-        return noise_std(F.linear(x * x, variance))
-    if variance.dim() == 1:
-        return noise_std(((x * x) @ variance).unsqueeze(-1))
-    return noise_std(variance * sum_of_squares(x, -1))
+        output = F.linear(x * x, variance)
+    elif variance.dim() == 1:
+        output = (x * x) @ variance
+        output = output.unsqueeze(-1)
+    else:
+        output = variance * sum_of_squares(x, -1)
+    return noise_std(output)
 
 
 # The type that is ignored is that of forward, which has three inputs here, not one.
