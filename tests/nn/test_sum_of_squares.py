@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpvd.nn.sum_of_squares import with_sum_of_squares, row_squares, sum_of_squares
+from dpvd.nn.sum_of_squares import row_squares, sum_of_squares, with_sum_of_squares
 from tests.nn.cases import normal
 
 

@@ -275,11 +275,11 @@ class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignor
             x,
             weight,
             bias,
-            self.stride,  # type: ignore[arg-type]
+            self.stride,
             self.padding,  # type: ignore[arg-type]
-            self.output_padding,  # type: ignore[arg-type]
+            self.output_padding,
             self.groups,
-            self.dilation,  # type: ignore[arg-type]
+            self.dilation,
         )
 
 

@@ -99,7 +99,8 @@ def biases(layer: nn.MultiheadAttention) -> dict[str, Tensor | None]:
     if layer.in_proj_bias is None:
         return dict.fromkeys(ROLES)
     into = layer.in_proj_bias.chunk(3)
-    shifts = (*into, layer.out_proj.bias)
+    out = layer.out_proj.bias
+    shifts = (*into, out)
     return dict(zip(ROLES, shifts, strict=True))
 
 

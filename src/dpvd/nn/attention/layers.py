@@ -39,7 +39,8 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
         by_role = matrices(self)
-        return torch.cat(list(by_role.values()), 1)
+        side_by_side = list(by_role.values())
+        return torch.cat(side_by_side, 1)
 
     def blocks(self, values: Tensor) -> dict[str, Tensor]:
         """Split [..., Σ in] into the parts of the four matrices, by role."""
@@ -62,7 +63,8 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             self.kept = self.log_alpha() < threshold
             kept = self.blocks(self.kept)
             for role, matrix in matrices(self).items():
-                matrix.masked_fill_(~kept[role], 0.0)
+                removed = ~kept[role]
+                matrix.masked_fill_(removed, 0.0)
 
     def forward(
         self,
@@ -107,8 +109,9 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
         keys = key.shape[time]
         lengths = [queries, keys, keys, queries]  # in the order of ROLES
         noise = draw((count, sum(lengths), self.embed_dim), query)
-        parts = torch.split(noise, lengths, 1)
-        return dict(zip(ROLES, parts, strict=True))
+        parts = torch.split(noise, lengths, 1)  # each [B, T, E]
+        by_role = zip(ROLES, parts, strict=True)
+        return dict(by_role)
 
     def projection(self, noise: dict[str, Tensor]) -> Projection:
         """The four linear maps with this noise, or without any."""
@@ -121,7 +124,8 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             if not noise:
                 return mean
             std = projected_std(x, variances[role])
-            return mean + std * noise[role]
+            spread = std * noise[role]
+            return mean + spread
 
         return project
 
@@ -217,7 +221,8 @@ class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[m
             names = ["in_proj_weight", "out_proj.weight"]
         if self.kept is None:
             return dict.fromkeys(names)
-        masks = list(self.blocks(self.kept).values())  # in the order of ROLES
+        by_role = self.blocks(self.kept)
+        masks = list(by_role.values())
         if self._qkv_same_embed_dim:
             masks = [torch.cat(masks[:3]), masks[3]]
         return dict(zip(names, masks, strict=True))

@@ -76,7 +76,8 @@ class _LSTM(Cell):
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
         i, f, g, o = gates.chunk(4, 1)  # views of [B, hidden]
-        i_and_f = gates[:, : 2 * i.shape[1]]
+        size = i.shape[1]
+        i_and_f = gates[:, : 2 * size]
         i_and_f.sigmoid_()
         g.tanh_()
         o.sigmoid_()
@@ -139,7 +140,8 @@ class _GRU(Cell):
         of_b_n = n * r
         of_r = kept * n
         _sigmoid_backward(of_r, r, grad_input=r)
-        r_and_z = gates[:, : 2 * r.shape[1]]
+        size = r.shape[1]
+        r_and_z = gates[:, : 2 * size]
         return torch.cat([r_and_z, of_b_n], 1)
 
 

@@ -145,7 +145,8 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return self.weight_variance()
         variance = self.log_sigma2.exp()
-        row = variance.expand(1, sum(self._widths))
+        width = sum(self._widths)
+        row = variance.expand(1, width)
         return row.contiguous()
 
     @property

@@ -36,7 +36,8 @@ class Noise:
 
     def std(self, value: Tensor) -> Tensor:
         """√(x²σ²) for inputs [..., in]: [..., gates] or [..., 1]."""
-        variance = F.linear(value.square(), self.variance)
+        squares = value.square()
+        variance = F.linear(squares, self.variance)
         return noise_std(variance)
 
     def detach(self) -> "Noise":
@@ -69,8 +70,10 @@ def before(hidden: Tensor, start: Tensor, reverse: bool) -> Tensor:
     """h_(t-1) for all t, [T, B, hidden], from h_t and the state at the start."""
     first = start.unsqueeze(0)
     if reverse:
-        return torch.cat([hidden[1:], first])
-    return torch.cat([first, hidden[:-1]])
+        later = hidden[1:]
+        return torch.cat([later, first])
+    earlier = hidden[:-1]
+    return torch.cat([first, earlier])
 
 
 def scan(
