@@ -16,8 +16,8 @@ from torch import Tensor
 
 from dpvd.batches import prefetched, read_batches
 from dpvd.errors import (
+    Choice,
     DpvdError,
-    choice,
     in_unit_interval,
     non_negative,
     phrase,
@@ -108,9 +108,9 @@ class PrivacyPlan:
     steps: int = 0
     noise_multiplier: float | None = None
     clipping: Clipping = field(default_factory=Clipping)
-    sampling: SamplingKind = SamplingKind.POISSON
-    relation: Relation = Relation.ADD_OR_REMOVE
-    noise: NoiseKind = NoiseKind.SYSTEM
+    sampling: Choice[SamplingKind] = Choice(SamplingKind.POISSON)
+    relation: Choice[Relation] = Choice(Relation.ADD_OR_REMOVE)
+    noise: Choice[NoiseKind] = Choice(NoiseKind.SYSTEM)
     seed: int | None = None
     unit: str = "example"
     tuned: tuple[str, ...] | None = None
@@ -133,9 +133,6 @@ class PrivacyPlan:
         if self.noise_multiplier is not None:
             non_negative(noise_multiplier=self.noise_multiplier)
         self._set(
-            sampling=choice(self.sampling, SamplingKind, "sampling"),
-            relation=choice(self.relation, Relation, "relation"),
-            noise=choice(self.noise, NoiseKind, "noise"),
             unit=phrase(self.unit, "unit"),
             tuned=None if self.tuned is None else phrases(self.tuned, "tuned"),
             public=None if self.public is None else phrases(self.public, "public"),
