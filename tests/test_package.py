@@ -1,5 +1,6 @@
 """The package as its users see it."""
 
+import os
 import subprocess
 import sys
 import tomllib
@@ -54,3 +55,56 @@ def test_the_version_stands_in_one_place():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert "version" not in project["project"]
     assert project["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "dpvd.__version__"}
+
+
+USER_PROGRAM = """
+import torch
+
+import dpvd
+from dpvd.privacy import Relation
+
+plan = dpvd.PrivacyPlan(
+    examples=100, batch_size=10, steps=5, clipping=dpvd.Clipping("flat", 1.0),
+    sampling="poisson", relation="replace-one", noise="seeded", seed=0,
+)
+relation: Relation = plan.relation
+model = dpvd.variational(torch.nn.Linear(4, 2), "additive", rates="layer")
+
+
+def loss(model: torch.nn.Module, x: torch.Tensor) -> torch.Tensor:
+    result: torch.Tensor = model(x).square().sum(1)
+    return result
+
+
+batch = (torch.zeros(3, 4),)
+dpvd.clipped_grad(model, loss, batch, clipping=plan.clipping, engine="factored")
+"""
+
+
+def check_types(program: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """The program under ``mypy --strict``, as a user of the package runs it."""
+    (folder / "program.py").write_text(program)
+    options = ["--strict", "--config-file=", "--ignore-missing-imports"]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--follow-imports=silent", "program.py"],
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(ROOT / "src")},
+    )
+
+
+def test_documented_options_as_strings_type_check(tmp_path):
+    done = check_types(USER_PROGRAM, tmp_path)
+    assert done.returncode == 0, done.stdout
+    wrong = check_types(USER_PROGRAM.replace('"poisson"', "0.5"), tmp_path)
+    assert wrong.returncode == 1
+    assert 'Argument "sampling"' in wrong.stdout
+
+
+def test_a_guarantee_prints_as_its_sentence(capsys):
+    plan = dpvd.PrivacyPlan(examples=100, batch_size=10, steps=5, noise_multiplier=2.0)
+    guarantee = plan.guarantee(delta=1e-5)
+    print(guarantee)
+    assert capsys.readouterr().out == guarantee.sentence() + "\n"
+    assert "differentially private" in guarantee.sentence()

@@ -1,6 +1,6 @@
 """Derive the polynomials of the noise transforms: python tools/noise_polynomials.py prints them.
 
-Those for float32 (layers' noise: normals.c, pure.py) are the best approximations in the largest
+Those for float32 (layers' noise: normals.c, reference.py) are best approximations in the largest
 error, by Lawson's algorithm: least squares whose weights are multiplied by the errors they leave,
 until all errors are equally large. Those for float64 (privacy noise: release.c) go through the
 function at Chebyshev's points, in 200-bit arithmetic: next to the best, and good enough with the

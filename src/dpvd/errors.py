@@ -6,9 +6,10 @@ and exits with code 2; a library user catches ``DpvdError``.
 
 import math
 from enum import StrEnum
-from typing import TypeVar
+from typing import Generic, TypeVar
 
 __all__ = [
+    "Choice",
     "DpvdError",
     "choice",
     "in_unit_interval",
@@ -68,6 +69,45 @@ def choice(value: str, options: type[_Option], name: str) -> _Option:
     except ValueError:
         allowed = ", ".join(str(option) for option in options)
         raise DpvdError(f"{name} must be one of {allowed}; got {value!r}") from None
+
+
+class Choice(Generic[_Option]):
+    """A field of a frozen dataclass that takes a member or its name, and always is the member.
+
+    Type checkers then accept ``relation="replace-one"`` in the constructor, and know that what is
+    read is a member.
+
+    >>> from dataclasses import dataclass
+    >>> class Colour(StrEnum):
+    ...     RED = "red"
+    ...     BLUE = "blue"
+    >>> @dataclass(frozen=True)
+    ... class Pen:
+    ...     colour: Choice[Colour] = Choice(Colour.RED)
+    >>> Pen().colour, Pen("blue").colour
+    (<Colour.RED: 'red'>, <Colour.BLUE: 'blue'>)
+
+    Args:
+        default: the member that is taken where nothing is given.
+        called: how errors name the field; its own name if not given.
+    """
+
+    def __init__(self, default: _Option, called: str | None = None) -> None:
+        self._default = default
+        self._called = called
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> _Option:
+        if instance is None:  # the dataclass asks for the default
+            return self._default
+        member: _Option = vars(instance)[self._name]
+        return member
+
+    def __set__(self, instance: object, value: _Option | str) -> None:
+        member = choice(value, type(self._default), self._called or self._name)
+        vars(instance)[self._name] = member
 
 
 def phrase(value: object, name: str) -> str:

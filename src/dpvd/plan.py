@@ -4,7 +4,7 @@ The engine executes the plan and the accountant reads the same plan, so they can
 """
 
 import math
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from functools import cached_property
@@ -14,9 +14,10 @@ import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
+from dpvd.batches import prefetched, read_batches
 from dpvd.errors import (
+    Choice,
     DpvdError,
-    choice,
     in_unit_interval,
     non_negative,
     phrase,
@@ -27,14 +28,12 @@ from dpvd.errors import (
 from dpvd.grads import Clipping, ClippingMode
 from dpvd.mechanisms import (
     BitSource,
-    Draw,
     DrawnBatch,
     FixedSizeSampler,
     PoissonSampler,
     SeededBits,
     SystemBits,
 )
-from dpvd.mechanisms.ahead import ahead
 from dpvd.privacy import (
     AccountantName,
     Guarantee,
@@ -109,9 +108,9 @@ class PrivacyPlan:
     steps: int = 0
     noise_multiplier: float | None = None
     clipping: Clipping = field(default_factory=Clipping)
-    sampling: SamplingKind = SamplingKind.POISSON
-    relation: Relation = Relation.ADD_OR_REMOVE
-    noise: NoiseKind = NoiseKind.SYSTEM
+    sampling: Choice[SamplingKind] = Choice(SamplingKind.POISSON)
+    relation: Choice[Relation] = Choice(Relation.ADD_OR_REMOVE)
+    noise: Choice[NoiseKind] = Choice(NoiseKind.SYSTEM)
     seed: int | None = None
     unit: str = "example"
     tuned: tuple[str, ...] | None = None
@@ -134,9 +133,6 @@ class PrivacyPlan:
         if self.noise_multiplier is not None:
             non_negative(noise_multiplier=self.noise_multiplier)
         self._set(
-            sampling=choice(self.sampling, SamplingKind, "sampling"),
-            relation=choice(self.relation, Relation, "relation"),
-            noise=choice(self.noise, NoiseKind, "noise"),
             unit=phrase(self.unit, "unit"),
             tuned=None if self.tuned is None else phrases(self.tuned, "tuned"),
             public=None if self.public is None else phrases(self.public, "public"),
@@ -229,15 +225,17 @@ class PrivacyPlan:
         if bits is not None:
             self.check_source(bits, "bits")
         stream = self._sampling_bits(len(tensors[0]), start) if bits is None else bits
-        sampler = self.sampler
-
-        def read() -> Generator[DrawnBatch, None, None]:
-            for step in range(start, self.steps):
-                rows = sampler.draw(len(tensors[0]), stream)
-                draw = Draw(self.fingerprint, step, len(rows))
-                yield DrawnBatch((_gather(tensor, rows, device) for tensor in tensors), draw)
-
-        return ahead(read()) if prefetch and not isinstance(stream, SeededBits) else read()
+        batches = read_batches(
+            tensors,
+            self.sampler,
+            stream,
+            steps=range(start, self.steps),
+            fingerprint=self.fingerprint,
+            device=device,
+        )
+        if prefetch and not isinstance(stream, SeededBits):
+            return prefetched(batches)
+        return batches
 
     def check_source(self, bits: BitSource, name: str) -> None:
         """Raise unless this source of random bits is of the kind that the plan, and so its
@@ -416,8 +414,3 @@ class PrivacyPlan:
         if wrong:
             raise DpvdError(f"not a privacy plan: fields {sorted(wrong)} are missing or unknown")
         return cls(**{**values, "clipping": Clipping.from_dict(values["clipping"])})
-
-
-def _gather(tensor: Tensor, rows: Tensor, device: torch.device | str | None) -> Tensor:
-    # Several times as fast as tensor[rows].
-    return tensor.index_select(0, rows.to(tensor.device)).to(device)

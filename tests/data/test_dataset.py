@@ -39,9 +39,7 @@ class TestValidate:
 
     @pytest.mark.parametrize("label", [-1, 3])
     def test_labels_out_of_range_are_counted(self, label: int) -> None:
-        with pytest.raises(
-            DpvdError, match="1 of 4 rows of the labels are outside 0 to 2, first row 2"
-        ):
+        with pytest.raises(DpvdError, match="1 of 4 labels are outside 0 to 2, first row 2"):
             validate(GOOD_X, torch.tensor([0, 1, label, 1]), 3)
 
     @pytest.mark.parametrize(

@@ -127,11 +127,11 @@ FAULTS = [
     ),
     Fault(
         "shuffled batches under a Poisson account",
-        PLAN,
+        "batches.py",
         {
-            "        def read() ->": "        order = []\n\n        def read() ->",
-            "rows = sampler.draw(len(tensors[0]), stream)": "order[:] = order or "
-            "torch.randperm(len(tensors[0])).split(self.batch_size)\n                rows = order.pop()",
+            "    examples = len(tensors[0])\n": "    examples = len(tensors[0])\n    order = []\n",
+            "rows = sampler.draw(examples, bits)": "order[:] = order or "
+            "torch.randperm(examples).split(round(examples * sampler.sampling_prob))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),
@@ -151,7 +151,7 @@ FAULTS = [
         "one weight draw shared by the batch",
         "nn/noise_families.py",
         {
-            "        return add_noise_(*self.output_moments(x))\n\n    def output_moments(": "        scale = "
+            "        return add_noise_(mean, variance)\n\n    def output_moments(": "        scale = "
             "self.weight_variance().sqrt()\n"
             "        shared = self.mean_weight() + scale * draw(self.weight.shape, x)\n"
             "        return self.linear_map(x, shared, self.bias)\n\n    def output_moments("
@@ -161,15 +161,15 @@ FAULTS = [
     Fault(
         "one output draw shared by the batch",
         "nn/noise.py",
-        {"return noise.to(like.device)": "return noise.to(like.device)[:1].expand(tuple(shape))"},
+        {
+            "device=device)\n        return noise.to(like.device)": "device=device)\n        return noise.to(like.device)[:1].expand(size)"
+        },
         "tests/grads/test_engines.py::test_noise_differs_between_examples",
     ),
     Fault(
         "norms from a part of each row",
         "nn/sum_of_squares.py",
-        {
-            "float32_row_squares(rows.detach().numpy()": "float32_row_squares(rows.detach()[:, 1:].contiguous().numpy()"
-        },
+        {"values = rows.detach().numpy()": "values = rows.detach()[:, 1:].contiguous().numpy()"},
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(

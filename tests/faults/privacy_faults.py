@@ -56,22 +56,21 @@ FORMULAS = [
     Fault(
         "concentrated privacy under sampling without its truncation",
         "privacy/accountants.py",
-        {
-            "rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta)": ""
-            "zcdp_to_epsilon(rho[end - 1], delta)"
-        },
+        {"rdp_to_epsilon(orders, rho[last] * orders, delta)": "zcdp_to_epsilon(rho[last], delta)"},
         TEST_GOLDEN + "test_plain_zcdp_would_under_report_and_ours_does_not[0.6-2.67]",
     ),
     Fault(
         "advanced composition without its square root",
         BOUNDS,
-        {"return np.sqrt(-2 * np.log(slack) * squares) + drift": "return drift"},
+        {"    return deviation + drift": "    return drift"},
         TEST_GOLDEN + "test_advanced_composition_of_pure_mechanisms[0.1-100-1e-05-5.85024]",
     ),
     Fault(
         "the lower end of a bracket around epsilon",
         BOUNDS,
-        {"np.where(already, 0.0, high)": "np.where(already, 0.0, low)"},
+        {
+            "return np.where(at_zero <= log_delta, 0.0, high)": "return np.where(at_zero <= log_delta, 0.0, low)"
+        },
         TEST_ACCOUNTANTS + "test_analytic_gaussian_is_never_below_its_own_delta",
     ),
     Fault(
@@ -82,13 +81,13 @@ FORMULAS = [
     ),
     Fault(
         "calibration ends on the unsafe side",
-        "privacy/search.py",
+        "privacy/bisect.py",
         {"    return good\n": "    return bad\n"},
         TEST_CALIBRATION + "test_the_search_finds_the_edge_of_a_step_function[3.0]",
     ),
     Fault(
         "calibration a little over the budget",
-        "privacy/search.py",
+        "privacy/bisect.py",
         {"if amount <= budget:": "if amount <= 1.01 * budget:"},
         TEST_CALIBRATION + "test_the_search_for_whole_numbers_is_exact[1001]",
     ),
@@ -105,16 +104,14 @@ RELATIONS = [
     Fault(
         "the profile of Poisson sampling for subsets of a fixed size",
         "privacy/pld.py",
-        {
-            "fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile": "replace_profile"
-        },
+        {"profile = fixed_size_profile if": "profile = replace_profile if"},
         TEST_ACCOUNTANTS
         + "test_no_accountant_falls_below_an_independent_account[1.0-0.1-60-1e-05-0.0004]",
     ),
     Fault(
         "a theorem for add-or-remove taken for replace-one",
         "privacy/accountants.py",
-        {"Sampling.POISSON: _ADD_OR_REMOVE,": "Sampling.POISSON: _EITHER,"},
+        {"SamplingKind.POISSON: _ADD_OR_REMOVE,": "SamplingKind.POISSON: _EITHER,"},
         TEST_ACCOUNTANTS + "test_what_has_no_theorem_is_refused_by_name[rdp-poisson-replace-one]",
     ),
     Fault(

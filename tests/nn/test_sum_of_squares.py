@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpvd.nn.sum_of_squares import beside_its_squares, row_squares, sum_of_squares
+from dpvd.nn.sum_of_squares import row_squares, sum_of_squares, with_sum_of_squares
 from tests.nn.cases import normal
 
 
@@ -28,7 +28,7 @@ def test_gradients_of_both_reach_the_tensor(
     used: str, shape: tuple[int, ...], generator: torch.Generator
 ) -> None:
     x, weights = normal(shape, generator).requires_grad_(), normal(shape, generator)
-    once, beside = beside_its_squares(x, -1)
+    once, beside = with_sum_of_squares(x, -1)
     assert torch.equal(once, x)
     values = {"itself": (once * weights).sum(), "squares": (beside * weights).sum()}
     formulas = {

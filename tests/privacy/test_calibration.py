@@ -17,7 +17,7 @@ from dpvd.privacy import (
     poisson_event,
     steps_for,
 )
-from dpvd.privacy.search import edge_of_budget
+from dpvd.privacy.bisect import largest_within_budget
 
 FAST = [AccountantName.RDP, AccountantName.ZCDP, AccountantName.ADVANCED]
 WIDE = list(itertools.product([0.05, 1.0, 20.0], [1e-8, 1e-4], [0.001, 0.05, 1.0], [1, 20000]))
@@ -120,11 +120,13 @@ def test_the_search_finds_the_edge_of_a_step_function(jump):
     def spent(x):
         return math.inf if x < jump else 0.0
 
-    found = edge_of_budget(spent, 1.0, start=1.0, thrifty=1e7, costly=1e-3)
+    found = largest_within_budget(spent, 1.0, start=1.0, cheapest=1e7, costliest=1e-3)
     assert jump <= found <= jump * (1 + 1e-8)
 
 
 @pytest.mark.parametrize("edge", [1, 2, 999, 1000, 1001, 77_777])
 def test_the_search_for_whole_numbers_is_exact(edge):
-    found = edge_of_budget(lambda n: n / edge, 1.0, start=1000, thrifty=1, costly=10**8, whole=True)
+    found = largest_within_budget(
+        lambda n: n / edge, 1.0, start=1000, cheapest=1, costliest=10**8, whole=True
+    )
     assert found == edge

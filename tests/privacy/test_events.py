@@ -4,8 +4,8 @@ import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, PoissonSampledDpEvent
 
 from dpvd.errors import DpvdError
-from dpvd.privacy import AccountantName, Relation, fixed_size_event, poisson_event
-from dpvd.privacy.events import Sampling, Step, count_steps
+from dpvd.privacy import AccountantName, Relation, SamplingKind, fixed_size_event, poisson_event
+from dpvd.privacy.events import Step, count_steps
 
 
 def test_names_are_parsed():
@@ -21,16 +21,16 @@ def test_names_are_parsed():
 
 
 def test_events_become_counted_steps():
-    assert count_steps(poisson_event(2.0, 0.1, 7)) == {Step(2.0, Sampling.POISSON, 0.1): 7}
+    assert count_steps(poisson_event(2.0, 0.1, 7)) == {Step(2.0, SamplingKind.POISSON, 0.1): 7}
     assert count_steps(poisson_event(2.0, 1.0, 7)) == {Step(2.0): 7}
     assert count_steps(fixed_size_event(2.0, 10, 40, 7), times=2) == {
-        Step(2.0, Sampling.FIXED_SIZE, 0.25): 14
+        Step(2.0, SamplingKind.FIXED_SIZE, 0.25): 14
     }
     assert count_steps(poisson_event(2.0, 0.1, 0)) == {}
     both = ComposedDpEvent(
         [poisson_event(2.0, 0.1, 7), poisson_event(2.0, 0.1, 1), poisson_event(3.0, 1.0, 4)]
     )
-    assert count_steps(both, times=2) == {Step(2.0, Sampling.POISSON, 0.1): 16, Step(3.0): 8}
+    assert count_steps(both, times=2) == {Step(2.0, SamplingKind.POISSON, 0.1): 16, Step(3.0): 8}
 
 
 def test_a_sample_of_everybody_is_no_sample():
@@ -38,7 +38,9 @@ def test_a_sample_of_everybody_is_no_sample():
     assert poisson_event(2.0, 1.0, 5).event == GaussianDpEvent(2.0)
     everybody = PoissonSampledDpEvent(1.0, GaussianDpEvent(2.0))
     assert count_steps(everybody) == {Step(2.0): 1}
-    assert count_steps(fixed_size_event(2.0, 40, 40, 7)) == {Step(2.0, Sampling.FIXED_SIZE, 1.0): 7}
+    assert count_steps(fixed_size_event(2.0, 40, 40, 7)) == {
+        Step(2.0, SamplingKind.FIXED_SIZE, 1.0): 7
+    }
 
 
 @pytest.mark.parametrize(

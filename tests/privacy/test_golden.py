@@ -6,13 +6,14 @@ from dp_accounting.rdp import RdpAccountant
 
 from dpvd.privacy import (
     AccountantName,
+    SamplingKind,
     epsilon,
     fixed_size_event,
     noise_multiplier_for,
     poisson_event,
 )
 from dpvd.privacy.bounds import advanced_composition, rdp_to_epsilon, zcdp_to_epsilon
-from dpvd.privacy.events import Sampling, Step
+from dpvd.privacy.events import Step
 from dpvd.privacy.renyi import INTEGER_ORDERS, integer_rdp
 
 # z, q, T, delta, RDP, PLD: dp-accounting 0.6; Microsoft's PRV accountant agrees with PLD to 1e-4.
@@ -109,7 +110,7 @@ def test_noise_for_the_settings_of_the_paper(q, steps, budget, advanced, rdp, pl
 @pytest.mark.parametrize(("q", "steps", "z"), [(0.01, 20000, 1.02), (0.05, 2000, 1.44)])
 def test_zcdp_with_truncation_five_gives_the_reference_value(q, steps, z):
     few = INTEGER_ORDERS <= 5
-    rdp = steps * integer_rdp(Step(z, Sampling.POISSON, q))[few]
+    rdp = steps * integer_rdp(Step(z, SamplingKind.POISSON, q))[few]
     rho = (rdp / INTEGER_ORDERS[few]).max()
     assert rdp_to_epsilon(INTEGER_ORDERS[few], rho * INTEGER_ORDERS[few], 1e-5) == pytest.approx(
         10, rel=5e-3

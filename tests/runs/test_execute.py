@@ -154,7 +154,7 @@ def tiny(x: torch.Tensor, y: torch.Tensor) -> Dataset:
     ("x", "y", "words"),
     [
         (torch.full((4, 3), torch.nan), torch.zeros(4, dtype=torch.int64), "4 of 4 rows .* NaN"),
-        (torch.ones(4, 3), torch.tensor([0, 1, 2, 0]), "1 of 4 rows of the labels .* first row 2"),
+        (torch.ones(4, 3), torch.tensor([0, 1, 2, 0]), "1 of 4 labels .* first row 2"),
         (torch.ones(4, 3), torch.tensor([0, -1, 1, 0]), "labels"),
         (torch.ones(0, 3), torch.zeros(0, dtype=torch.int64), "empty"),
     ],

@@ -31,17 +31,17 @@ def parse_idx(content: bytes, name: str) -> Tensor:
     tensor([7, 9], dtype=torch.uint8)
     """
     if len(content) < 4 or content[:3] != bytes([0, 0, _UNSIGNED_BYTE]):
-        raise DpvdError(f"{name} is not an idx file of unsigned bytes: get it again")
+        raise DpvdError(f"{name} is not an idx file of unsigned bytes: download it again")
     dimensions = content[3]
     start = 4 + 4 * dimensions
     if len(content) < start:
-        raise DpvdError(f"{name} is truncated within its header: get it again")
+        raise DpvdError(f"{name} is truncated within its header: download it again")
     shape = struct.unpack(f">{dimensions}I", content[4:start])
     expected = start + int(np.prod(shape, dtype=object))
     if len(content) != expected:
         raise DpvdError(
-            f"{name} has {len(content)} bytes where its header says {expected}: get it again"
+            f"{name} has {len(content)} bytes where its header says {expected}: download it again"
         )
-    return torch.from_numpy(
-        np.frombuffer(content, dtype=np.uint8, offset=start).reshape(shape).copy()
-    )
+    values = np.frombuffer(content, dtype=np.uint8, offset=start)
+    writeable = values.reshape(shape).copy()
+    return torch.from_numpy(writeable)

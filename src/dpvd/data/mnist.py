@@ -74,13 +74,13 @@ def load_mnist(
 
 def _folders(data_dir: Path | None) -> list[Path]:
     """Return where files may be, in order; the last one is the cache."""
-    given = [Path(data_dir)] if data_dir is not None else []
-    if named := os.environ.get("DPVD_DATA_DIR"):
-        given.append(Path(named))
+    folders = []
+    for named in (data_dir, os.environ.get("DPVD_DATA_DIR")):
+        if named:
+            folders += [Path(named), Path(named) / "mnist"]
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return [place for folder in given for place in (folder, folder / "mnist")] + [
-        cache / "dpvd" / "mnist"
-    ]
+    folders.append(cache / "dpvd" / "mnist")
+    return folders
 
 
 def _content(name: str, folders: Sequence[Path], mirrors: Sequence[str], timeout: float) -> bytes:
@@ -121,12 +121,12 @@ def _verified(stored: bytes, name: str, where: str) -> bytes:
         content = gzip.decompress(stored) if stored[:2] == b"\x1f\x8b" else stored
     except (OSError, EOFError, zlib.error) as error:
         raise DpvdError(
-            f"{where} is damaged or truncated ({error}): delete it and get it again"
+            f"{where} is damaged or truncated ({error}): delete it and download it again"
         ) from error
     found = hashlib.sha256(content).hexdigest()
     if found != _FILES[name]:
         raise DpvdError(
             f"{where} is not the original file: SHA-256 of its content is {found}, expected"
-            f" {_FILES[name]}; delete it and get it again"
+            f" {_FILES[name]}; delete it and download it again"
         )
     return content

@@ -20,7 +20,8 @@ def flatten(x: Tensor) -> Tensor:
     >>> flatten(torch.zeros(5, 28, 28)).shape
     torch.Size([5, 784])
     """
-    return x.reshape(len(x), x.shape[1:].numel())
+    features = x.shape[1:].numel()
+    return x.reshape(len(x), features)
 
 
 def unit_norm(x: Tensor) -> Tensor:
@@ -40,11 +41,15 @@ def unit_norm(x: Tensor) -> Tensor:
     tensor([[0.6000, 0.8000],
             [0.0000, 0.0000]])
     """
-    rows = flatten(x if x.is_floating_point() else x.to(torch.float32))
-    largest = rows.abs().amax(dim=1, keepdim=True)
-    scaled = rows / torch.where(largest > 0, largest, 1)
-    norms = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)  # between 1 and √d, or 0
-    return scaled.div_(torch.where(norms > 0, norms, 1)).reshape(x.shape)
+    values = x if x.is_floating_point() else x.to(torch.float32)
+    rows = flatten(values)  # [n, features]
+    largest = rows.abs().amax(dim=1, keepdim=True)  # [n, 1]
+    largest = torch.where(largest > 0, largest, 1)
+    scaled = rows / largest
+    norms = torch.linalg.vector_norm(scaled, dim=1, keepdim=True)  # [n, 1]: 0, or from 1 to √d
+    norms = torch.where(norms > 0, norms, 1)
+    unit = scaled.div_(norms)
+    return unit.reshape(x.shape)
 
 
 def centred(x: Tensor) -> Tensor:
@@ -60,7 +65,8 @@ def centred(x: Tensor) -> Tensor:
     tensor([[-1.,  1.],
             [ 0.,  0.]])
     """
-    return x - x.mean(dim=1, keepdim=True)
+    means = x.mean(dim=1, keepdim=True)  # [n, 1]
+    return x - means
 
 
 def prepare(dataset: Dataset) -> Dataset:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dpvd.errors import DpvdError, choice, positive
+from dpvd.errors import Choice, DpvdError, positive
 from dpvd.privacy import Relation
 
 __all__ = ["Clipping", "ClippingMode"]
@@ -51,12 +51,11 @@ class Clipping:
             full norm.
     """
 
-    mode: ClippingMode = ClippingMode.FLAT
+    mode: Choice[ClippingMode] = Choice(ClippingMode.FLAT, called="clipping mode")
     clip_norm: float = 1.0
     stability: float = 0.01
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", choice(self.mode, ClippingMode, "clipping mode"))
         positive(clip_norm=self.clip_norm, stability=self.stability)
 
     def factors(self, norms: Tensor) -> Tensor:

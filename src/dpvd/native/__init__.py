@@ -1,8 +1,10 @@
-"""Key stream, normal draws, noise on a grid, the Dawson function and sums of squares, compiled
-where there was a C compiler and by NumPy where not, with the same results."""
+"""Key stream, normal draws, noise on a grid, Dawson function, sums of squares.
+
+Compiled where there was a C compiler, and by NumPy where not.
+"""
 
 from dpvd.native.dawson import add_dawson
-from dpvd.native.implementation import (
+from dpvd.native.draws import (
     BLOCK_BYTES,
     BLOCK_DRAWS,
     Implementation,

@@ -1,18 +1,17 @@
-"""The Dawson function D(x) = e^(-x²) ∫₀ˣ e^(s²) ds, added in place: compiled, or by NumPy with the
-same results.
-"""
+"""The Dawson function D(x) = e^(-x²) ∫₀ˣ e^(s²) ds, compiled, or by NumPy with equal results."""
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import dawsn
 
 from dpvd.errors import DpvdError
-from dpvd.native.implementation import kernels_in_use, useful_threads
+from dpvd.native.draws import kernels_in_use, useful_threads
+from dpvd.native.reference import polynomial
 
 __all__ = ["add_dawson"]
 
-# D(x) ≈ x P(x²) / Q(x²), highest power first, by tools/dawson_rational.py. The common factor 2^-40
-# keeps both finite.
+# D(x) ≈ x P(x²) / Q(x²), highest power first, by tools/dawson_rational.py.
+# The common factor 2^-40 keeps both finite.
 _P = (
     9.831774e-19,
     2.8292458e-18,
@@ -35,7 +34,7 @@ _Q = (
     9.094947e-13,
 )
 _FAR = 4e6  # of x²: from here on D(x) is 1/(2x) to 2e-7
-_PIECE = 65_536  # entries at a time: their temporaries fit the cache
+_CHUNK = 65_536  # entries at a time: their temporaries fit the cache
 
 _Floats = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
@@ -70,10 +69,14 @@ def add_dawson(out: _Floats, x: _Floats, inner: float, outer: float, *, threads:
     if kernels is not None and out.dtype == np.float32:
         kernels.add_dawson(x, out, inner, outer, useful_threads(threads, len(out)))
         return
-    dawson = _single if out.dtype == np.float32 else dawsn
-    for begin in range(0, len(out), _PIECE):
-        piece = slice(begin, begin + _PIECE)
-        out[piece] += out.dtype.type(outer) * dawson(out.dtype.type(inner) * x[piece])
+    real = out.dtype.type  # float32 or float64
+    dawson = _single if real is np.float32 else dawsn
+    rounded_inner = real(inner)
+    rounded_outer = real(outer)
+    for begin in range(0, len(out), _CHUNK):
+        chunk = slice(begin, begin + _CHUNK)
+        scaled = rounded_inner * x[chunk]
+        out[chunk] += rounded_outer * dawson(scaled)
 
 
 def _single(x: _Floats) -> _Floats:
@@ -81,25 +84,19 @@ def _single(x: _Floats) -> _Floats:
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # in what is not selected
         z = x * x
         far = z > np.float32(_FAR)
-        top = np.where(far, np.float32(0.5), _polynomial(_P, z))
-        bottom = np.where(far, x, _polynomial(_Q, z))
-        return np.where(far, np.float32(1), x) * (top / bottom)
-
-
-def _polynomial(coefficients: tuple[float, ...], x: _Floats) -> _Floats:
-    value = np.full_like(x, coefficients[0])
-    for coefficient in coefficients[1:]:
-        value *= x
-        value += np.float32(coefficient)
-    return value
+        numerator = np.where(far, np.float32(0.5), polynomial(_P, z))
+        denominator = np.where(far, x, polynomial(_Q, z))
+        factor = np.where(far, np.float32(1), x)
+        ratio = numerator / denominator
+        return factor * ratio
 
 
 def _check(out: _Floats, x: _Floats) -> None:
-    suitable = out.dtype in (np.float32, np.float64) and out.ndim == 1 and out.flags.carray
-    alike = (
-        (x.dtype, x.shape) == (out.dtype, out.shape) and x.flags.c_contiguous and x.flags.aligned
-    )
-    if not (suitable and alike):
+    is_float = out.dtype in (np.float32, np.float64)
+    suitable = is_float and out.ndim == 1 and out.flags.carray
+    alike = x.dtype == out.dtype and x.shape == out.shape
+    readable = x.flags.c_contiguous and x.flags.aligned
+    if not (suitable and alike and readable):
         raise DpvdError(
             "the Dawson function is added to a contiguous, writeable, one-dimensional array of"
             f" float32 or float64, from a contiguous one like it; got {out.dtype} of shape"

@@ -1,8 +1,8 @@
 /* Box and Muller's transform of uniform bits into float32 normals, one block at a time.
 
    Only operations that IEEE 754 rounds in one way are used (+, -, *, square root, conversions), in a fixed order and
-   never fused: every machine, every instruction set and the NumPy version in pure.py give the same bits. The
-   definition, step by step, is in pure.py; tools/noise_polynomials.py derives the coefficients.
+   never fused: every machine, every instruction set and the NumPy version in reference.py give the same bits. The
+   definition, step by step, is in reference.py; tools/noise_polynomials.py derives the coefficients.
    Loops are plain so that compilers turn them into vector code. */
 
 #include <math.h>

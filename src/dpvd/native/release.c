@@ -6,7 +6,7 @@
        noisy = g * (round(sum / g) + round(std * n / g))
 
    All of it is exact but for the draw: whole numbers below 2^53. mechanisms/noise.py says why
-   nothing of the sum can be read off the last bits then. pure.py has the definition of the draws in
+   nothing of the sum can be read off the last bits then. reference.py has the definition of the draws in
    NumPy, tools/noise_polynomials.py derives the coefficients. Loops are plain, and without
    branches, so that compilers turn them into vector code. */
 

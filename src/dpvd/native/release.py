@@ -6,8 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native import pure
-from dpvd.native.implementation import (
+from dpvd.native import reference
+from dpvd.native.draws import (
+    check_bytes,
     check_stream,
     kernels_in_use,
     useful_threads,
@@ -25,10 +26,10 @@ __all__ = [
     "release_from_key",
 ]
 
-EXACT_BLOCK_DRAWS = 2 * pure.EXACT_PAIRS
-"""Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
+EXACT_BLOCK_DRAWS = 2 * reference.EXACT_PAIRS
+"""Draws of one block. A long draw may be split between blocks."""
 
-EXACT_BLOCK_BYTES = pure.EXACT_PAIRS * pure.EXACT_BYTES_PER_PAIR
+EXACT_BLOCK_BYTES = reference.EXACT_PAIRS * reference.EXACT_BYTES_PER_PAIR
 """Bytes that one block takes."""
 
 MOST_UNITS_PER_STD = 2.0**47
@@ -63,7 +64,8 @@ def exact_bytes_for(count: int) -> int:
     >>> exact_bytes_for(3)
     32
     """
-    return (count + 1) // 2 * pure.EXACT_BYTES_PER_PAIR
+    pairs = (count + 1) // 2
+    return pairs * reference.EXACT_BYTES_PER_PAIR
 
 
 def exact_normals(out: _Doubles, raw: _Bytes) -> None:
@@ -71,8 +73,8 @@ def exact_normals(out: _Doubles, raw: _Bytes) -> None:
 
     Guarantees:
         A draw is off by at most 5 · 2^-53 of its size from the transform of its bits
-        (`pure.exact_normals` has the definition). Compiled and NumPy's draws agree to 1e-14, not
-        bit for bit.
+        (`reference.exact_normals` has the definition). Compiled and NumPy's draws agree to 1e-14,
+        not bit for bit.
 
     Args:
         out: contiguous, one-dimensional, float64.
@@ -82,12 +84,12 @@ def exact_normals(out: _Doubles, raw: _Bytes) -> None:
         DpvdError: if an array is not of this form.
     """
     _check_entries(out)
-    _check_bytes(raw, len(out))
+    check_bytes(raw, len(out), exact_bytes_for(len(out)))
     kernels = kernels_in_use()
     if kernels is not None:
         kernels.exact_from_bytes(raw, out)
     else:
-        pure.exact_normals(raw, out)
+        reference.exact_normals(raw, out)
 
 
 def release_from_key(
@@ -129,21 +131,28 @@ def release_from_key(
         DpvdError: if an argument is not of this form.
     """
     _check(sums, parameters, scale)
-    check_stream(key, start, exact_bytes_for(len(sums)))
+    count = len(sums)
+    check_stream(key, start, exact_bytes_for(count))
     kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER:
-        threads = useful_threads(threads, len(sums))
-        numbers = _numbers(scale)
-        size = sums.itemsize
-        kernels.release_from_stream(key, start, sums, parameters, size, *numbers, threads)
+        kernels.release_from_stream(
+            key,
+            start,
+            sums,
+            parameters,
+            sums.itemsize,
+            *_numbers(scale),
+            useful_threads(threads, count),
+        )
         return
     step = _BLOCKS_AT_ONCE * EXACT_BLOCK_DRAWS
-    for begin in range(0, len(sums), step):
-        piece = slice(begin, begin + step)
-        raw = np.empty(exact_bytes_for(len(sums[piece])), dtype=np.uint8)
+    for begin in range(0, count, step):
+        end = begin + step
+        chunk = sums[begin:end]
+        targets = None if parameters is None else parameters[begin:end]
+        raw = np.empty(exact_bytes_for(len(chunk)), dtype=np.uint8)
         write_key_stream(key, start + exact_bytes_for(begin), raw)
-        part = None if parameters is None else parameters[piece]
-        release_from_bytes(sums[piece], part, scale, raw)
+        release_from_bytes(chunk, targets, scale, raw)
 
 
 def release_from_bytes(
@@ -152,7 +161,7 @@ def release_from_bytes(
     scale: GridScale,
     raw: _Bytes,
 ) -> None:
-    """As `release_from_key` does when its key stream has these bytes.
+    """Do what `release_from_key` does when its key stream has these bytes.
 
     Args:
         sums, parameters, scale: as there.
@@ -162,13 +171,14 @@ def release_from_bytes(
         DpvdError: if an argument is not of this form.
     """
     _check(sums, parameters, scale)
-    _check_bytes(raw, len(sums))
+    check_bytes(raw, len(sums), exact_bytes_for(len(sums)))
     kernels = kernels_in_use()
     if kernels is not None:
-        kernels.release_from_bytes(raw, sums, parameters, sums.itemsize, *_numbers(scale))
+        numbers = _numbers(scale)
+        kernels.release_from_bytes(raw, sums, parameters, sums.itemsize, *numbers)
         return
     normals = np.empty(len(sums))
-    pure.exact_normals(raw, normals)
+    reference.exact_normals(raw, normals)
     noisy = _noisy(sums, normals, scale)
     if parameters is None:
         sums[:] = noisy
@@ -181,15 +191,20 @@ def _noisy(sums: _Floats, normals: _Doubles, scale: GridScale) -> _Doubles:
     """What release.c computes, in NumPy."""
     units_per_one, units_per_std, factor = _numbers(scale)
     units = sums.astype(np.float64) * units_per_one
-    units = np.rint(np.nan_to_num(units, nan=_MOST_UNITS).clip(-_MOST_UNITS, _MOST_UNITS))
+    units = np.nan_to_num(units, nan=_MOST_UNITS)
+    units = units.clip(-_MOST_UNITS, _MOST_UNITS)
+    units = np.rint(units)
     noise = np.rint(normals * units_per_std)
     noisy: _Doubles = factor * (units + noise + 0.0)  # -0 would tell of a sum that was negative
     return noisy
 
 
 def _numbers(scale: GridScale) -> tuple[float, float, float]:
-    """Units of the grid for each unit of the sum and of the noise, and what one becomes."""
-    return 1 / scale.unit, scale.std / scale.unit, scale.factor * scale.unit
+    """Units of the grid for a sum of 1 and for one draw, and what one unit becomes."""
+    units_per_one = 1 / scale.unit
+    units_per_std = scale.std / scale.unit
+    factor = scale.factor * scale.unit
+    return units_per_one, units_per_std, factor
 
 
 def _check(sums: _Floats, parameters: _Floats | None, scale: GridScale) -> None:
@@ -209,15 +224,9 @@ def _check(sums: _Floats, parameters: _Floats | None, scale: GridScale) -> None:
 
 
 def _check_entries(array: _Floats) -> None:
-    if array.dtype not in (np.float32, np.float64) or array.ndim != 1 or not array.flags.carray:
+    is_float = array.dtype in (np.float32, np.float64)
+    if not is_float or array.ndim != 1 or not array.flags.carray:
         raise DpvdError(
             "noise goes into a contiguous, writeable, one-dimensional array of float32 or float64; "
             f"got {array.dtype} of shape {array.shape} with strides {array.strides}"
         )
-
-
-def _check_bytes(raw: _Bytes, count: int) -> None:
-    size = exact_bytes_for(count)
-    if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (size,):
-        found = f"{raw.dtype} of shape {raw.shape}"
-        raise DpvdError(f"{count} draws are made of {size} contiguous bytes, got {found}")

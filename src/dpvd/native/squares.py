@@ -4,12 +4,12 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native.implementation import kernels_in_use, useful_threads
+from dpvd.native.draws import kernels_in_use, useful_threads
 
 __all__ = ["row_squares"]
 
 _LANES = 16  # as in squares.c
-_PIECE = 65_536  # entries at a time: their temporaries fit the cache
+_CHUNK = 65_536  # entries at a time: their temporaries fit the cache
 
 _Floats = npt.NDArray[np.float32]
 
@@ -49,21 +49,26 @@ def _by_numpy(x: _Floats, scale: _Floats | None) -> _Floats:
     """What squares.c computes, addition by addition."""
     rows, columns = x.shape
     out = np.empty(rows, np.float32)
-    step = max(1, _PIECE // max(1, columns))
+    step = max(1, _CHUNK // max(1, columns))
+    missing = -columns % _LANES
     with np.errstate(over="ignore", invalid="ignore"):
         for begin in range(0, rows, step):
-            part = x[begin : begin + step]
-            scaled = (part if scale is None else part * scale).astype(np.float64)
-            squares = np.pad(scaled * scaled, ((0, 0), (0, -columns % _LANES)))
-            sums = squares.reshape(len(part), -1, _LANES).sum(axis=1)
-            out[begin : begin + step] = np.add.accumulate(sums, axis=1)[:, -1]
+            chunk = x[begin : begin + step]
+            scaled = chunk if scale is None else chunk * scale
+            exact = scaled.astype(np.float64)
+            squares = np.pad(exact * exact, ((0, 0), (0, missing)))
+            by_lane = squares.reshape(len(chunk), -1, _LANES)
+            sums = by_lane.sum(axis=1)  # [rows, lanes]
+            totals = np.add.accumulate(sums, axis=1)  # one lane after the other, as in C
+            out[begin : begin + step] = totals[:, -1]
     return out
 
 
 def _check(x: _Floats, scale: _Floats | None) -> None:
     arrays = [x] if scale is None else [x, scale]
     simple = all(a.dtype == np.float32 and a.flags.c_contiguous and a.flags.aligned for a in arrays)
-    if not simple or x.ndim != 2 or (scale is not None and scale.shape != x.shape[1:]):
+    fits = scale is None or scale.shape == x.shape[1:]
+    if not simple or x.ndim != 2 or not fits:
         found = " and ".join(
             f"{a.dtype} of shape {a.shape} with strides {a.strides}" for a in arrays
         )

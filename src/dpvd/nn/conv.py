@@ -16,7 +16,7 @@ from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise import inside_transform
 from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.sum_of_squares import beside_its_squares
+from dpvd.nn.sum_of_squares import with_sum_of_squares
 
 __all__ = [
     "AdditiveConv",
@@ -39,7 +39,7 @@ _UNFOLDED_WEIGHTS = 32  # entries of one output channel: an unfolding is so many
 class ConvMap(VariationalLayer):
     """The linear map of ``nn.Conv1d/2d/3d``: x [B, in, *] → [B, out, *].
 
-    Padding of any mode commutes with squaring, so that the variance of padded places is right too.
+    Padding of any mode commutes with squaring, so the variance at padded positions is right too.
     """
 
     groups: int
@@ -59,7 +59,7 @@ class AdditiveConv(ConvMap, AdditiveNoise):
 
     y = x∗φ + b + √v ε with v = x²∗σ² and ε drawn per example, output channel and position: each
     output has the distribution that weight noise would have caused; that outputs at different
-    positions share weights, and so would be correlated, is left out (Molchanov et al. do the same).
+    positions share weights, and so would be correlated, is ignored (Molchanov et al. do the same).
 
     Guarantees: rows of a batch have independent noise; the bias has none; in eval mode (and not
     ``sampling``) the result is that of torch's layer bit for bit; σ = 0 gives the same in training
@@ -103,15 +103,19 @@ class AdditiveConv(ConvMap, AdditiveNoise):
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         if self.rates is Rates.LAYER and self.kept is None and self.groups == 1:
-            x, squares = beside_its_squares(x, 1)  # [B, 1, *]
-            variance = self.log_sigma2.exp() * self._sum_under_kernel(squares)
-            return self.linear_map(x, self.weight, self.bias), variance
+            x, squares = with_sum_of_squares(x, 1)  # squares: [B, 1, *]
+            under_kernel = self._sum_under_kernel(squares)
+            variance = self.log_sigma2.exp() * under_kernel
+            mean = self.linear_map(x, self.weight, self.bias)
+            return mean, variance
         if not self._is_unfolded(x):
             return super().output_moments(x)
-        # [B, *places, in · entries of the kernel]
+        # [B, *positions, in · entries of the kernel]
         patches = unfolded(x, self.kernel_size, self.stride, self.dilation)
-        mean = F.linear(patches, self.mean_weight().flatten(1), self.bias)
-        variance = F.linear(patches.square(), self.weight_variance().flatten(1))
+        mean_matrix = self.mean_weight().flatten(1)
+        mean = F.linear(patches, mean_matrix, self.bias)
+        variance_matrix = self.weight_variance().flatten(1)
+        variance = F.linear(patches.square(), variance_matrix)
         return mean.movedim(-1, 1), variance.movedim(-1, 1)
 
     def _is_unfolded(self, x: Tensor) -> bool:
@@ -121,24 +125,29 @@ class AdditiveConv(ConvMap, AdditiveNoise):
         and channels are too few for libraries for convolutions, whose weight gradients are slow
         there. Without learned rates, σ may be 0, and the mean then has to be torch's bit for bit.
         """
-        unpadded = self.padding in ((0,) * len(self.kernel_size), "valid")
-        simple = unpadded and set(self.dilation) == {1} and self.groups == 1
+        no_padding = (0,) * len(self.kernel_size)
+        unpadded = self.padding in (no_padding, "valid")
+        undilated = set(self.dilation) == {1}
+        simple = unpadded and undilated and self.groups == 1
         small = self.weight[0].numel() <= _UNFOLDED_WEIGHTS
-        suitable = simple and small and self.learned and self.rates is Rates.WEIGHT
+        own_rates = self.learned and self.rates is Rates.WEIGHT
         first = not x.requires_grad and x.dim() == self.weight.dim()
-        return suitable and first and not inside_transform()
+        return simple and small and own_rates and first and not inside_transform()
 
     def output_variance(self, x: Tensor) -> Tensor:
         """v: [B, out, *], or [B, 1, *] where all output channels have the same."""
         if self.rates is Rates.NEURON and self.kept is None and self.groups == 1:
-            return self.linear_map(x * x, self.log_sigma2.exp().expand_as(self.weight[:1]), None)
+            one_channel = self.weight[:1]  # [1, in, *]
+            variance = self.log_sigma2.exp().expand_as(one_channel)
+            return self.linear_map(x * x, variance, None)
         return super().output_variance(x)
 
     def _sum_under_kernel(self, squares: Tensor) -> Tensor:
-        """[B, 1, *]: for each place of the kernel, the sum of [B, 1, *]."""
+        """[B, 1, *]: for each position of the kernel, the sum of [B, 1, *]."""
         if self.padding_mode == "zeros" and not isinstance(self.padding, str):
             return _window_sums(squares, self.kernel_size, self.stride, self.padding, self.dilation)
-        return self.linear_map(squares, torch.ones_like(self.weight[:1, :1]), None)
+        ones = torch.ones_like(self.weight[:1, :1])
+        return self.linear_map(squares, ones, None)
 
 
 def unfolded(
@@ -147,17 +156,23 @@ def unfolded(
     stride: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor:
-    """The parts of x [B, in, *] under the kernel at each place, as vectors.
+    """The parts of x [B, in, *] under the kernel at each position, as vectors.
 
     Returns:
-        [B, *places, in · entries of the kernel].
+        [B, *positions, in · entries of the kernel].
 
     >>> unfolded(torch.arange(4.0).view(1, 1, 4), kernel=[2], stride=[1], dilation=[1]).tolist()
     [[[0.0, 1.0], [1.0, 2.0], [2.0, 3.0]]]
     """
-    for d, (size, step, gap) in enumerate(zip(kernel, stride, dilation, strict=True), start=2):
-        x = x.unfold(d, gap * (size - 1) + 1, step)[..., ::gap]
-    return x.movedim(1, 1 + len(kernel)).flatten(1 + len(kernel))
+    geometry = zip(kernel, stride, dilation, strict=True)
+    for dim, (size, step, gap) in enumerate(geometry, start=2):
+        reach = gap * (size - 1) + 1
+        x = x.unfold(dim, reach, step)
+        x = x[..., ::gap]
+    # [B, in, *positions, *kernel]: channels behind the positions, then one vector.
+    channels = 1 + len(kernel)
+    x = x.movedim(1, channels)
+    return x.flatten(channels)
 
 
 def _window_sums(
@@ -167,23 +182,30 @@ def _window_sums(
     padding: Sequence[int],
     dilation: Sequence[int],
 ) -> Tensor:
-    """Σ of x [B, 1, *] over each place of the kernel.
+    """Σ of x [B, 1, *] over each position of the kernel.
 
     One product with a matrix of zeros and ones in each dimension does it. A convolution with a
-    kernel of ones, which libraries for convolutions are slow at.
+    kernel of ones would do the same; libraries for convolutions are slow at it.
     """
-    for d, geometry in enumerate(zip(kernel, stride, padding, dilation, strict=True), start=2):
-        window = _window_matrix(x.shape[d], *geometry).to(x)
-        x = torch.tensordot(x, window, dims=([d], [0])).movedim(-1, d)
+    geometries = zip(kernel, stride, padding, dilation, strict=True)
+    for dim, geometry in enumerate(geometries, start=2):
+        window = _window_matrix(x.shape[dim], *geometry).to(x)  # [size, positions]
+        x = torch.tensordot(x, window, dims=([dim], [0]))
+        x = x.movedim(-1, dim)
     return x
 
 
 @lru_cache(maxsize=64)
 def _window_matrix(size: int, kernel: int, stride: int, padding: int, dilation: int) -> Tensor:
-    """[size, places]: 1 where an entry lies under the kernel at a place."""
-    places = (size + 2 * padding - dilation * (kernel - 1) - 1) // stride + 1
-    distance = torch.arange(size).unsqueeze(1) + padding - stride * torch.arange(places)
-    return ((distance >= 0) & (distance % dilation == 0) & (distance < dilation * kernel)).float()
+    """[size, positions]: 1 where an entry lies under the kernel at a position."""
+    reach = dilation * (kernel - 1) + 1
+    positions = (size + 2 * padding - reach) // stride + 1
+    entries = torch.arange(size).unsqueeze(1) + padding  # [size, 1]
+    starts = stride * torch.arange(positions)  # [positions]
+    distance = entries - starts
+    inside = (distance >= 0) & (distance < dilation * kernel)
+    covered = inside & (distance % dilation == 0)
+    return covered.float()
 
 
 class AdditiveConv1d(AdditiveConv, nn.Conv1d):
@@ -249,15 +271,23 @@ class AdditiveConvTranspose2d(AdditiveNoise, nn.ConvTranspose2d):  # type: ignor
         self.init_noise(rates, learned, log_sigma2, prior)
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        geometry = (self.stride, self.padding, self.output_padding, self.groups, self.dilation)
-        return F.conv_transpose2d(x, weight, bias, *geometry)  # type: ignore[arg-type]
+        return F.conv_transpose2d(
+            x,
+            weight,
+            bias,
+            self.stride,
+            self.padding,  # type: ignore[arg-type]
+            self.output_padding,
+            self.groups,
+            self.dilation,
+        )
 
 
 class MultiplicativeConv(ConvMap, MultiplicativeNoise):
     """Convolution with multiplicative weight noise of type B (variational dropout).
 
-    θ = φ(1 + √α ε), that is     y = x∗φ + b + √v ε with v = x²∗(αφ²) and ε drawn per example,
-    output channel and position.
+    θ = φ(1 + √α ε), that is y = x∗φ + b + √v ε with v = x²∗(αφ²) and ε drawn per example, output
+    channel and position.
 
     Args:
         in_channels, ..., dtype: as for ``nn.Conv2d``.

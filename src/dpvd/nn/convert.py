@@ -41,12 +41,18 @@ class Conversion:
     @property
     def converted(self) -> tuple[str, ...]:
         """Names of all layers replaced."""
-        return tuple(name for _, names in self.classes for name in names)
+        names: list[str] = []
+        for _, of_class in self.classes:
+            names += of_class
+        return tuple(names)
 
     def __str__(self) -> str:
-        done = "; ".join(f"converted to {kind}: {', '.join(names)}" for kind, names in self.classes)
+        parts = []
+        for kind, names in self.classes:
+            parts.append(f"converted to {kind}: {', '.join(names)}")
         left = ", ".join(f"{name} ({kind})" for name, kind in self.left)
-        return f"{done}; left as they are: {left or 'none'}"
+        parts.append(f"left as they are: {left or 'none'}")
+        return "; ".join(parts)
 
 
 def variational(
@@ -119,7 +125,7 @@ def _by_class(
     for name, module in plain.items():
         kind = type(replacements[module]).__name__
         names.setdefault(kind, []).append(name or "model")
-    return tuple((kind, tuple(of_kind)) for kind, of_kind in names.items())
+    return tuple((kind, tuple(replaced)) for kind, replaced in names.items())
 
 
 def _keep_off_the_fast_path(module: nn.Module) -> None:

@@ -92,8 +92,7 @@ _STEPS = (
     "bidirectional",
 )
 _HEADS = ("embed_dim", "num_heads", "dropout", "add_zero_attn", "kdim", "vdim", "batch_first")
-# The attributes of torch's layers that are arguments of their constructors and of the variational
-# ones.
+# The attributes of torch's layers that are arguments of both constructors.
 _ARGUMENTS: dict[type[nn.Module], tuple[str, ...]] = {
     nn.Linear: ("in_features", "out_features"),
     nn.Conv1d: (*_CHANNELS, "padding_mode"),
@@ -135,13 +134,16 @@ def class_names(kinds: Collection[type[nn.Module]]) -> str:
     >>> class_names([nn.Linear, nn.GRU])
     'nn.Linear, nn.GRU'
     """
-    return ", ".join(f"nn.{kind.__name__}" for kind in kinds)
+    names = [f"nn.{kind.__name__}" for kind in kinds]
+    return ", ".join(names)
 
 
 def is_convertible(module: nn.Module, classes: Classes) -> bool:
     """Whether a module is of exactly such a class, with plain parameters and no option we lack."""
     kind = type(module)
-    if kind not in classes or _WITHOUT_COUNTERPART.get(kind, lambda _: False)(module):
+    if kind not in classes:
+        return False
+    if kind in _WITHOUT_COUNTERPART and _WITHOUT_COUNTERPART[kind](module):
         return False
     return all(name in owner._parameters for owner, name in _expected(module))
 
@@ -157,7 +159,11 @@ def _expected(module: nn.Module) -> list[tuple[nn.Module, str]]:
 
 def weights(module: nn.Module) -> list[Tensor]:
     """The weights of a layer, without its biases: what noise goes onto."""
-    return [p for name, p in module.named_parameters() if "weight" in name]
+    found: list[Tensor] = []
+    for name, parameter in module.named_parameters():
+        if "weight" in name:
+            found.append(parameter)
+    return found
 
 
 def converted(

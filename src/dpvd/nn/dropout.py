@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from dpvd.errors import in_unit_interval
 from dpvd.nn.layer import VariationalLayer
 from dpvd.nn.linear import DenseMap
-from dpvd.nn.noise import NoiseKind, draw, is_sampling
+from dpvd.nn.noise import Distribution, draw, is_sampling
 
 __all__ = ["BinaryDropoutLinear", "GaussianDropoutLinear", "InputDropout"]
 
@@ -18,7 +18,7 @@ class InputDropout(VariationalLayer):
     """y = (x∘s)∗φ + b with s drawn per example and input unit, E[s] = 1, Var[s] = α = p/(1-p)."""
 
     rate: float
-    noise_kind: NoiseKind
+    distribution: Distribution
 
     def init_noise(self, rate: float) -> None:
         """Called once by the constructor of a concrete class, after that of the torch layer."""
@@ -39,22 +39,26 @@ class InputDropout(VariationalLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         if is_sampling(self):
-            x = x * self.multiplier(draw(x.shape, x, self.noise_kind))
+            noise = draw(x.shape, x, self.distribution)
+            x = x * self.multiplier(noise)
         return self.linear_map(x, self.weight, self.bias)
 
     def weight_variance(self) -> Tensor:
-        return self.rate / (1 - self.rate) * self.weight.square()
+        alpha = self.rate / (1 - self.rate)
+        return alpha * self.weight.square()
 
     def log_alpha(self) -> Tensor:
         """log(p/(1-p)) for every weight."""
-        return torch.full_like(self.weight, math.log(self.rate) - math.log1p(-self.rate))
+        log_odds = math.log(self.rate) - math.log1p(-self.rate)
+        return torch.full_like(self.weight, log_odds)
 
     def kl(self) -> Tensor:
         """0: a fixed rate has no prior to be measured against."""
         return self.weight.new_zeros(())
 
     def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, rate={self.rate}"
+        torch_layer = super().extra_repr()
+        return f"{torch_layer}, rate={self.rate}"
 
 
 class DropoutLinear(InputDropout, DenseMap, nn.Linear):
@@ -80,11 +84,12 @@ class BinaryDropoutLinear(DropoutLinear):
     References: Srivastava et al., "Dropout", JMLR 15 (2014).
     """
 
-    noise_kind = "uniform"
+    distribution = "uniform"
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """0 where the uniform draw is below p, else 1/(1-p)."""
-        return (noise >= self.rate).to(noise.dtype) / (1 - self.rate)
+        kept = noise >= self.rate
+        return kept.to(noise.dtype) / (1 - self.rate)
 
 
 class GaussianDropoutLinear(DropoutLinear):
@@ -94,8 +99,9 @@ class GaussianDropoutLinear(DropoutLinear):
     10.
     """
 
-    noise_kind = "normal"
+    distribution = "normal"
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """1 + √α·noise."""
-        return 1 + math.sqrt(self.rate / (1 - self.rate)) * noise
+        alpha = self.rate / (1 - self.rate)
+        return 1 + math.sqrt(alpha) * noise

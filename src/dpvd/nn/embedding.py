@@ -62,18 +62,23 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
 
     def output_variance(self, x: Tensor) -> Tensor:
         """σ²[i_t], [B, ..., d], 0 at padding; only of the rows looked up."""
-        variance = F.embedding(x, self.only_kept(self.log_sigma2, -math.inf)).exp()
+        log_variance = self.only_kept(self.log_sigma2, -math.inf)
+        variance = F.embedding(x, log_variance).exp()
         if self.padding_idx is None:
             return variance
-        return variance.masked_fill((x == self.padding_idx).unsqueeze(-1), 0)
+        is_padding = (x == self.padding_idx).unsqueeze(-1)  # [B, ..., 1]
+        return variance.masked_fill(is_padding, 0)
 
     def weight_variance(self) -> Tensor:
-        return self._without_padding(super().weight_variance().expand_as(self.weight))
+        variance = super().weight_variance()
+        variance = variance.expand_as(self.weight)
+        return self._without_padding(variance)
 
     def kl(self) -> Tensor:
         """Sum over the entries of all rows but the padding row."""
         divergence = self.prior.kl(self.weight, self.log_sigma2)
-        return self._without_padding(self.only_kept(divergence, 0.0)).sum()
+        divergence = self.only_kept(divergence, 0.0)
+        return self._without_padding(divergence).sum()
 
     def mean_masks(self) -> dict[str, Tensor | None]:
         if self.padding_idx is None:
@@ -86,5 +91,6 @@ class AdditiveEmbedding(AdditiveNoise, nn.Embedding):
     def _without_padding(self, values: Tensor) -> Tensor:
         if self.padding_idx is None:
             return values
-        rows = torch.arange(self.num_embeddings, device=values.device).unsqueeze(1)
-        return values.masked_fill(rows == self.padding_idx, 0.0)
+        rows = torch.arange(self.num_embeddings, device=values.device)
+        is_padding = rows.unsqueeze(1) == self.padding_idx  # [words, 1]
+        return values.masked_fill(is_padding, 0.0)

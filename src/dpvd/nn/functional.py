@@ -30,7 +30,8 @@ def noise_std(var: Tensor) -> Tensor:
     >>> std.tolist(), var.grad.tolist()
     ([0.0, 2.0], [0.0, 0.25])
     """
-    return var.clamp_min(VARIANCE_FLOOR).sqrt().masked_fill(var <= VARIANCE_FLOOR, 0.0)
+    root = var.clamp_min(VARIANCE_FLOOR).sqrt()
+    return root.masked_fill(var <= VARIANCE_FLOOR, 0.0)
 
 
 def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
@@ -46,7 +47,8 @@ def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
     References: Kingma, Salimans and Welling (arXiv:1506.02557v2), the local
     reparameterisation trick.
     """
-    return add_noise_(mean.clone(), var)
+    sample = mean.clone()
+    return add_noise_(sample, var)
 
 
 def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
@@ -59,10 +61,13 @@ def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
     """
     if inside_transform():
         std = noise_std(var)
-        return torch.addcmul(mean, std, draw(mean.shape, mean, aux=std))
-    std = torch.threshold(var.detach(), VARIANCE_FLOOR, 0.0).sqrt_()
+        noise = draw(mean.shape, mean, aux=std)
+        return torch.addcmul(mean, std, noise)
+    std = torch.threshold(var.detach(), VARIANCE_FLOOR, 0.0)
+    std = std.sqrt_()
     noise = draw(mean.shape, mean, aux=std)
-    if not (torch.is_grad_enabled() and var.requires_grad):
+    differentiable = torch.is_grad_enabled() and var.requires_grad
+    if not differentiable:
         return mean.addcmul_(std, noise)
     result: Tensor = _AddNoise.apply(mean, var, std, noise)  # type: ignore[no-untyped-call]
     return result
@@ -79,8 +84,7 @@ class _AddNoise(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, var: Tensor, std: Tensor, noise: Tensor) -> Tensor:
         ctx.save_for_backward(std, noise)
         if mean._is_view():
-            # Autograd would copy the gradient several times to undo writing over a part of a
-            # tensor.
+            # Undoing a write over a part of a tensor costs autograd several copies.
             return torch.addcmul(mean, std, noise)
         ctx.mark_dirty(mean)
         return mean.addcmul_(std, noise)
@@ -89,8 +93,10 @@ class _AddNoise(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         std, noise = ctx.saved_tensors
-        # ∂/∂var = noise / (2√var); dividing by infinity is 0, as it has to be where there is no
-        # variance.
+        # ∂/∂var = noise / (2√var); where there is no variance, dividing by infinity gives the 0
+        # that it has to be.
         divisor = torch.threshold(std, 0.0, math.inf).mul_(2)
-        slope = (grad * noise).sum_to_size(std.shape).div_(divisor)
-        return grad if ctx.needs_input_grad[0] else None, slope, None, None
+        of_std = (grad * noise).sum_to_size(std.shape)
+        of_var = of_std.div_(divisor)
+        of_mean = grad if ctx.needs_input_grad[0] else None
+        return of_mean, of_var, None, None

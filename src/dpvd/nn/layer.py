@@ -72,12 +72,15 @@ class VariationalLayer(nn.Module, ABC):
 
     def mean_weight(self) -> Tensor:
         """The means of the weights, 0 where pruned."""
-        return self.weight if self.kept is None else self.weight * self.kept
+        if self.kept is None:
+            return self.weight
+        return self.weight * self.kept
 
     def weight_moments(self) -> tuple[Tensor, Tensor]:
         """Mean and variance of every weight, each of the weight's shape."""
         mean = self.mean_weight()
-        return mean, self.weight_variance().expand_as(mean)
+        variance = self.weight_variance()
+        return mean, variance.expand_as(mean)
 
     @abstractmethod
     def weight_variance(self) -> Tensor:
@@ -87,13 +90,16 @@ class VariationalLayer(nn.Module, ABC):
     def prune(self, threshold: float) -> None:
         """Set weights with log α ≥ threshold to exactly 0, without noise, once and for all."""
         if self.prunable:
-            self.kept = self.log_alpha() < threshold
-            self.weight.masked_fill_(~self.kept, 0.0)
+            kept = self.log_alpha() < threshold
+            self.kept = kept
+            self.weight.masked_fill_(~kept, 0.0)
 
     def only_kept(self, values: Tensor, pruned: float) -> Tensor:
         """Expand to the weight's shape, with the value ``pruned`` where a weight is pruned."""
         values = values.expand_as(self.weight)
-        return values if self.kept is None else values.masked_fill(~self.kept, pruned)
+        if self.kept is None:
+            return values
+        return values.masked_fill(~self.kept, pruned)
 
     # State
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
 from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
-from dpvd.nn.sum_of_squares import beside_its_squares
+from dpvd.nn.sum_of_squares import with_sum_of_squares
 
 __all__ = ["AdditiveLinear", "DenseMap", "MultiplicativeLinear"]
 
@@ -74,11 +74,13 @@ class AdditiveLinear(DenseMap, AdditiveNoise, nn.Linear):
             return super().output_moments(x)
         sigma2 = self.log_sigma2.exp()  # [in] or []
         if self.rates is Rates.NEURON:
-            variance = ((x * x) @ sigma2).unsqueeze(-1)
+            variance = (x * x) @ sigma2
+            variance = variance.unsqueeze(-1)
         else:
-            x, squares = beside_its_squares(x, -1)
+            x, squares = with_sum_of_squares(x, -1)
             variance = sigma2 * squares
-        return self.linear_map(x, self.weight, self.bias), variance
+        mean = self.linear_map(x, self.weight, self.bias)
+        return mean, variance
 
 
 class MultiplicativeLinear(DenseMap, MultiplicativeNoise, nn.Linear):

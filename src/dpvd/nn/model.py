@@ -42,7 +42,8 @@ def kl(model: nn.Module) -> Tensor:
     first = next(model.parameters(), torch.zeros(()))
     total = torch.zeros((), dtype=first.dtype, device=first.device)
     for _, layer in variational_layers(model):
-        total = total + layer.kl()
+        term = layer.kl()
+        total = total + term
     return total
 
 
@@ -72,7 +73,9 @@ class LayerSparsity:
     @property
     def fraction(self) -> float:
         """Pruned weights / all weights; 0 if there are none."""
-        return self.pruned / self.weights if self.weights else 0.0
+        if self.weights == 0:
+            return 0.0
+        return self.pruned / self.weights
 
     @property
     def compression(self) -> float:
@@ -100,7 +103,8 @@ class Sparsity:
     def total(self) -> LayerSparsity:
         """All layers taken together."""
         weights = sum(layer.weights for layer in self.layers)
-        return LayerSparsity("total", weights, sum(layer.pruned for layer in self.layers))
+        pruned = sum(layer.pruned for layer in self.layers)
+        return LayerSparsity("total", weights, pruned)
 
     @property
     def fraction(self) -> float:
@@ -111,7 +115,9 @@ class Sparsity:
         return self.total.compression
 
     def __str__(self) -> str:
-        return "\n".join(str(layer) for layer in (*self.layers, self.total))
+        lines = [str(layer) for layer in self.layers]
+        lines.append(str(self.total))
+        return "\n".join(lines)
 
 
 @torch.no_grad()
@@ -124,8 +130,12 @@ def sparsity(model: nn.Module, threshold: float = 3.0) -> Sparsity:
     """
     layers = []
     for name, layer in variational_layers(model):
-        pruned = int((layer.log_alpha() >= threshold).sum()) if layer.prunable else 0
-        layers.append(LayerSparsity(name or "model", layer.weight.numel(), pruned))
+        weights = layer.weight.numel()
+        pruned = 0
+        if layer.prunable:
+            noisy = layer.log_alpha() >= threshold
+            pruned = int(noisy.sum())
+        layers.append(LayerSparsity(name or "model", weights, pruned))
     return Sparsity(threshold, tuple(layers))
 
 
@@ -157,5 +167,8 @@ def set_scale(model: nn.Module, zeta: float) -> int:
 
 def tied_layers(model: nn.Module) -> list[AdditiveNoise]:
     """The layers whose one noise scale is set from outside."""
-    additive = [layer for _, layer in variational_layers(model) if isinstance(layer, AdditiveNoise)]
-    return [layer for layer in additive if layer.tied]
+    tied = []
+    for _, layer in variational_layers(model):
+        if isinstance(layer, AdditiveNoise) and layer.tied:
+            tied.append(layer)
+    return tied

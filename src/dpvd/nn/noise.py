@@ -18,22 +18,30 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError
 from dpvd.native import draw_from_key
 
-__all__ = ["NoiseKind", "NoiseTape", "draw", "is_sampling", "noise_from", "sampling", "tape_from"]
+__all__ = [
+    "Distribution",
+    "NoiseTape",
+    "draw",
+    "is_sampling",
+    "noise_from",
+    "sampling",
+    "tape_from",
+]
 
-NoiseKind: TypeAlias = Literal["normal", "uniform"]
+Distribution: TypeAlias = Literal["normal", "uniform"]
 """``normal`` is N(0, 1); ``uniform`` is U[0, 1), from which dropout masks are made."""
 
 _LARGE = 1 << 14  # normals: from here on a key stream, its key from the generator, is faster
 
 _Shape: TypeAlias = Sequence[int]
-_Source: TypeAlias = Callable[[_Shape, Tensor, NoiseKind, Tensor | None], Tensor]
+_Source: TypeAlias = Callable[[_Shape, Tensor, Distribution, Tensor | None], Tensor]
 Rows: TypeAlias = slice | int | list[int] | Tensor
 
 
 def draw(
     shape: _Shape,
     like: Tensor,
-    kind: NoiseKind = "normal",
+    kind: Distribution = "normal",
     *,
     aux: Tensor | None = None,
 ) -> Tensor:
@@ -57,7 +65,8 @@ def draw(
     >>> torch.equal(first, second)
     True
     """
-    return _source.get()(shape, like, kind, aux)
+    source = _source.get()
+    return source(shape, like, kind, aux)
 
 
 @contextmanager
@@ -117,10 +126,11 @@ class NoiseTape:
         self.draws = []
         self.aux = []
 
-        def record(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
+        def record(shape: _Shape, like: Tensor, kind: Distribution, aux: Tensor | None) -> Tensor:
             noise = outer(shape, like, kind, aux)
+            constant = None if aux is None else aux.detach()
             self.draws.append(noise)
-            self.aux.append(None if aux is None else aux.detach())
+            self.aux.append(constant)
             return noise
 
         with _serving(record):
@@ -149,7 +159,8 @@ def tape_from(draws: Sequence[Tensor]) -> Iterator[None]:
     For use inside ``torch.func.vmap`` over the recorded draws: the model then sees a batch of one,
     and the dimension that vmap took away is put back with size 1.
     """
-    with _serving(_replay([noise.unsqueeze(0) for noise in draws])):
+    batches_of_one = [noise.unsqueeze(0) for noise in draws]
+    with _serving(_replay(batches_of_one)):
         yield
 
 
@@ -157,7 +168,7 @@ def _replay(draws: Sequence[Tensor]) -> _Source:
     """A source that hands out these draws one by one and refuses a request that does not fit."""
     position = 0
 
-    def serve(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
+    def serve(shape: _Shape, like: Tensor, kind: Distribution, aux: Tensor | None) -> Tensor:
         nonlocal position
         if position == len(draws):
             raise DpvdError(
@@ -180,13 +191,15 @@ def _replay(draws: Sequence[Tensor]) -> _Source:
 def _generator_source(generator: torch.Generator | None) -> _Source:
     """A source on a generator; None is torch's global one on the device of the model."""
 
-    def serve(shape: _Shape, like: Tensor, kind: NoiseKind, aux: Tensor | None) -> Tensor:
+    def serve(shape: _Shape, like: Tensor, kind: Distribution, aux: Tensor | None) -> Tensor:
+        size = tuple(shape)
         device = like.device if generator is None else generator.device
-        supported = kind == "normal" and like.dtype == torch.float32 and device.type == "cpu"
-        if supported and _pays(shape):
-            return _large_normal(tuple(shape), like, generator).to(like.device)
+        supported = like.dtype == torch.float32 and device.type == "cpu"
+        if kind == "normal" and supported and _pays(size):
+            noise = _large_normal(size, like, generator)
+            return noise.to(like.device)
         make = torch.randn if kind == "normal" else torch.rand
-        noise = make(tuple(shape), generator=generator, dtype=like.dtype, device=device)
+        noise = make(size, generator=generator, dtype=like.dtype, device=device)
         return noise.to(like.device)
 
     return serve
@@ -194,12 +207,15 @@ def _generator_source(generator: torch.Generator | None) -> _Source:
 
 def _pays(shape: _Shape) -> bool:
     """Whether the key stream is faster, and possible: transforms see only torch's own functions."""
-    return math.prod(shape) >= _LARGE and not inside_transform()
+    large = math.prod(shape) >= _LARGE
+    return large and not inside_transform()
 
 
 def inside_transform() -> bool:
     """Whether torch.compile or a transform of torch.func is at work."""
-    return torch.compiler.is_compiling() or torch._C._functorch.maybe_current_level() is not None
+    if torch.compiler.is_compiling():
+        return True
+    return torch._C._functorch.maybe_current_level() is not None
 
 
 def _large_normal(
@@ -209,19 +225,25 @@ def _large_normal(
 ) -> Tensor:
     """Normals from a key stream whose key the generator draws: as reproducible, and faster."""
     key = torch.randint(256, (32,), generator=generator, dtype=torch.uint8, device="cpu")
+    key_bytes = key.numpy().tobytes()
     flat = torch.empty(math.prod(shape), dtype=torch.float32, device="cpu")
-    draw_from_key(flat.numpy(), 1.0, key.numpy().tobytes(), threads=torch.get_num_threads())
-    if _has_channels_last(like, shape):
-        # What the noise is added to lies so, and two layouts in one pass cost several passes.
-        return flat.view(shape[0], *shape[2:], shape[1]).movedim(-1, 1)
-    return flat.view(shape)
+    threads = torch.get_num_threads()
+    draw_from_key(flat.numpy(), 1.0, key_bytes, threads=threads)
+    if not _has_channels_last(like, shape):
+        return flat.view(shape)
+    # What the noise is added to lies so, and two layouts in one pass cost several passes.
+    count, channels, *positions = shape
+    last = flat.view(count, *positions, channels)
+    return last.movedim(-1, 1)
 
 
 def _has_channels_last(like: Tensor, shape: tuple[int, ...]) -> bool:
     """Whether a tensor of this shape has its channels innermost in memory."""
     if like.shape != shape or len(shape) <= 2 or like.is_contiguous():
         return False
-    return like.movedim(1, -1).is_contiguous()
+    channels_last = like.movedim(1, -1)
+    lies_so: bool = channels_last.is_contiguous()
+    return lies_so
 
 
 @contextmanager

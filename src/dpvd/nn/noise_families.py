@@ -62,7 +62,8 @@ class AdditiveNoise(VariationalLayer):
     @property
     def tied(self) -> bool:
         """Whether one number, set from outside by :meth:`set_scale`, is the σ of all weights."""
-        return self.rates is Rates.LAYER and not self.learned
+        one_scale = self.rates is Rates.LAYER
+        return one_scale and not self.learned
 
     @torch.no_grad()
     def set_scale(self, zeta: float) -> None:
@@ -81,30 +82,39 @@ class AdditiveNoise(VariationalLayer):
 
     def forward(self, x: Tensor) -> Tensor:
         if not is_sampling(self):
-            return self.linear_map(x, self.mean_weight(), self.bias)
-        return add_noise_(*self.output_moments(x))
+            weight = self.mean_weight()
+            return self.linear_map(x, weight, self.bias)
+        mean, variance = self.output_moments(x)
+        return add_noise_(mean, variance)
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Mean x∗φ + b and variance x²∗σ² of the outputs; both are new and may be written over."""
-        return self.linear_map(x, self.mean_weight(), self.bias), self.output_variance(x)
+        mean = self.linear_map(x, self.mean_weight(), self.bias)
+        return mean, self.output_variance(x)
 
     def output_variance(self, x: Tensor) -> Tensor:
         """x²∗σ², in a shape that broadcasts to the output's."""
-        return self.linear_map(x * x, self.only_kept(self.log_sigma2.exp(), 0.0), None)
+        variance = self.only_kept(self.log_sigma2.exp(), 0.0)
+        return self.linear_map(x * x, variance, None)
 
     def weight_variance(self) -> Tensor:
-        return self.only_kept(self.log_sigma2.exp(), 0.0)
+        sigma2 = self.log_sigma2.exp()
+        return self.only_kept(sigma2, 0.0)
 
     def log_alpha(self) -> Tensor:
         """log σ² - log φ², not clipped; -∞ where σ = 0, +∞ where pruned."""
-        return self.only_kept(self.log_sigma2 - log_square(self.weight), math.inf)
+        log_ratio = self.log_sigma2 - log_square(self.weight)
+        return self.only_kept(log_ratio, math.inf)
 
     def kl(self) -> Tensor:
         """Sum over weights; ∞ if σ = 0 (a point has no density against any of the priors)."""
         if self.kept is None or inside_transform():  # where no size may depend on values
-            return self.only_kept(self.prior.kl(self.weight, self.log_sigma2), 0.0).sum()
-        log_sigma2 = self.log_sigma2.expand_as(self.weight).masked_select(self.kept)
-        return self.prior.kl(self.weight.masked_select(self.kept), log_sigma2).sum()
+            divergence = self.prior.kl(self.weight, self.log_sigma2)
+            return self.only_kept(divergence, 0.0).sum()
+        mean = self.weight.masked_select(self.kept)
+        log_sigma2 = self.log_sigma2.expand_as(self.weight)
+        log_sigma2 = log_sigma2.masked_select(self.kept)
+        return self.prior.kl(mean, log_sigma2).sum()
 
     def mean_masks(self) -> dict[str, Tensor | None]:
         """By name, the parameters that hold the means, and where the KL term sees them.
@@ -121,8 +131,8 @@ class AdditiveNoise(VariationalLayer):
         return {"log_sigma2": sigma.div_(2)}
 
     def extra_repr(self) -> str:
-        own = f"rates={self.rates}, learned={self.learned}, prior={self.prior}"
-        return f"{super().extra_repr()}, {own}"
+        torch_layer = super().extra_repr()
+        return f"{torch_layer}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
 
 
 class MultiplicativeKind(StrEnum):
@@ -185,21 +195,28 @@ class MultiplicativeNoise(VariationalLayer):
         if not is_sampling(self):
             return self.linear_map(x, self.mean_weight(), self.bias)
         if self.kind is MultiplicativeKind.A:
-            x = x * self.multiplier(draw(x.shape, x))
+            noise = draw(x.shape, x)
+            x = x * self.multiplier(noise)
             return self.linear_map(x, self.mean_weight(), self.bias)
-        return add_noise_(*self.output_moments(x))
+        mean, variance = self.output_moments(x)
+        return add_noise_(mean, variance)
 
     def multiplier(self, noise: Tensor) -> Tensor:
         """Type A: the factor on the inputs, 1 + √α·noise, with the gradient to ``log_rate``."""
-        return 1 + (self.log_rate / 2).exp() * noise
+        log_root = self.log_rate / 2
+        root_alpha = log_root.exp()
+        return 1 + root_alpha * noise
 
     def output_moments(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Type B: mean x∗φ + b and variance x²∗(αφ²); both are new and may be written over."""
         mean = self.linear_map(x, self.mean_weight(), self.bias)
-        return mean, self.linear_map(x * x, self.weight_variance(), None)
+        variance = self.linear_map(x * x, self.weight_variance(), None)
+        return mean, variance
 
     def weight_variance(self) -> Tensor:
-        return self.log_rate.exp() * self.mean_weight().square()
+        alpha = self.log_rate.exp()
+        squares = self.mean_weight().square()
+        return alpha * squares
 
     def log_alpha(self) -> Tensor:
         """``log_rate``, expanded; +∞ where pruned."""
@@ -209,12 +226,17 @@ class MultiplicativeNoise(VariationalLayer):
         """Type B: the sum over weights. Type A: the sum over s, one for each input unit."""
         if self.kind is MultiplicativeKind.A:
             units = self.weight.new_ones(self.weight.shape[1])
-            return self.prior.kl_multiplicative(units, self.log_rate.flatten()).sum()
-        return self.only_kept(self.prior.kl_multiplicative(self.weight, self.log_rate), 0.0).sum()
+            log_rates = self.log_rate.flatten()
+            return self.prior.kl_multiplicative(units, log_rates).sum()
+        divergence = self.prior.kl_multiplicative(self.weight, self.log_rate)
+        return self.only_kept(divergence, 0.0).sum()
 
     def extra_repr(self) -> str:
-        own = f"kind={self.kind}, rates={self.rates}, learned={self.learned}, prior={self.prior}"
-        return f"{super().extra_repr()}, {own}"
+        torch_layer = super().extra_repr()
+        return (
+            f"{torch_layer}, kind={self.kind}, rates={self.rates}, learned={self.learned},"
+            f" prior={self.prior}"
+        )
 
 
 def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
@@ -235,7 +257,8 @@ def _check_type_a(rates: Rates, learned: bool, prior: Prior) -> None:
 
 def _log_variance(name: str, value: float, learned: bool) -> float:
     """Check a starting value: finite, or -∞ (no noise) where nothing has to learn from it."""
-    if math.isfinite(value) or (value == -math.inf and not learned):
+    no_noise = value == -math.inf
+    if math.isfinite(value) or (no_noise and not learned):
         return float(value)
     allowed = "a finite number" if learned else "a finite number or -inf"
     raise DpvdError(f"{name} must be {allowed}, got {value!r}")

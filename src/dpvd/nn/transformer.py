@@ -56,7 +56,8 @@ class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
         for name in ("self_attn", "linear1", "linear2"):
             plain = getattr(self, name)
             if type(plain) in classes:
-                setattr(self, name, converted(classes[type(plain)], plain, noise or {}))
+                cls = classes[type(plain)]
+                setattr(self, name, converted(cls, plain, noise or {}))
 
     def forward(
         self,
@@ -65,17 +66,22 @@ class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
         src_key_padding_mask: Tensor | None = None,
         is_causal: bool = False,
     ) -> Tensor:
-        if not (self.training or any(map(is_sampling, self.children()))):
+        samples = any(is_sampling(child) for child in self.children())
+        if not (self.training or samples):
             return super().forward(src, src_mask, src_key_padding_mask, is_causal)
         if src.is_nested:
             return self._padded(src)
         x = self._swapped(src)
         if self.norm_first:
-            x = x + self._attend(self.norm1(x), src_mask, src_key_padding_mask, is_causal)
-            x = x + self._ff_block(self.norm2(x))
+            normal = self.norm1(x)
+            x = x + self._attend(normal, src_mask, src_key_padding_mask, is_causal)
+            normal = self.norm2(x)
+            x = x + self._ff_block(normal)
         else:
-            x = self.norm1(x + self._attend(x, src_mask, src_key_padding_mask, is_causal))
-            x = self.norm2(x + self._ff_block(x))
+            attended = self._attend(x, src_mask, src_key_padding_mask, is_causal)
+            x = self.norm1(x + attended)
+            dense = self._ff_block(x)
+            x = self.norm2(x + dense)
         return self._swapped(x)
 
     def _attend(
@@ -86,7 +92,9 @@ class VariationalTransformerEncoderLayer(nn.TransformerEncoderLayer):
         is_causal: bool,
     ) -> Tensor:
         """Attention of [B, T, E] to itself, through a layer that may want the time first."""
-        return self._swapped(self._sa_block(self._swapped(x), mask, padding, is_causal))
+        x = self._swapped(x)
+        attended = self._sa_block(x, mask, padding, is_causal)
+        return self._swapped(attended)
 
     def _swapped(self, x: Tensor) -> Tensor:
         """From the layer's order of dimensions to batch first, or back."""

@@ -1,4 +1,4 @@
-"""Privacy accounting: what an event costs, what noise a budget asks for, what may be claimed.
+"""Privacy accounting: what an event costs, what noise a budget requires, what may be claimed.
 
 Knows nothing of models or tensors. All noise multipliers are the standard deviation of the noise
 divided by the L2 sensitivity *under the relation in force*.
@@ -6,11 +6,11 @@ divided by the L2 sensitivity *under the relation in force*.
 
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
+from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
 from dpvd.privacy.events import fixed_size_event, poisson_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.ledger import Ledger, fingerprint
-from dpvd.privacy.names import AccountantName, Relation
-from dpvd.privacy.sampled import SamplingKind, sampled_event, sampling_rate, steps_in
+from dpvd.privacy.schedule import sampled_event, sampling_rate, steps_in
 
 __all__ = [
     "AccountantName",

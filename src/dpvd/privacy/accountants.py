@@ -23,8 +23,8 @@ from dpvd.privacy.bounds import (
     rdp_to_epsilon,
     zcdp_to_epsilon,
 )
-from dpvd.privacy.events import Sampling, Step, count_steps
-from dpvd.privacy.names import AccountantName, Relation
+from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
+from dpvd.privacy.events import Step, count_steps
 from dpvd.privacy.pld import LEAST_NOISE, pld_epsilon
 from dpvd.privacy.renyi import FRACTIONAL_ORDERS, INTEGER_ORDERS, fractional_rdp, integer_rdp
 
@@ -42,6 +42,12 @@ _LIBRARY_RELATION = {
     Relation.REPLACE_ONE: dp_accounting.NeighboringRelation.REPLACE_ONE,
 }
 
+_IN_WORDS: Mapping[SamplingKind | None, str] = {
+    None: "no sampling",
+    SamplingKind.POISSON: "Poisson sampling",
+    SamplingKind.FIXED_SIZE: "fixed-size sampling without replacement",
+}
+
 _EITHER = frozenset(Relation)
 _ADD_OR_REMOVE = frozenset({Relation.ADD_OR_REMOVE})
 _REPLACE_ONE = frozenset({Relation.REPLACE_ONE})
@@ -56,7 +62,7 @@ class StepAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     """
 
     name: ClassVar[AccountantName]
-    theorems: ClassVar[Mapping[Sampling, frozenset[Relation]]]
+    theorems: ClassVar[Mapping[SamplingKind | None, frozenset[Relation]]]
     """For each way of sampling, the relations under which there is a theorem."""
 
     def __init__(self, relation: Relation) -> None:
@@ -89,20 +95,22 @@ class StepAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
         for step in steps:
             if self.relation not in self.theorems[step.sampling]:
                 supported = "; ".join(
-                    f"{sampling} under {' or '.join(sorted(relations))}"
+                    f"{_IN_WORDS[sampling]} under {' or '.join(sorted(relations))}"
                     for sampling, relations in self.theorems.items()
                     if relations
                 )
                 raise DpvdError(
-                    f"the accountant {self.name} has no theorem for {step.sampling} under"
-                    f" {self.relation}; it supports: {supported}"
+                    f"the accountant {self.name} has no theorem for"
+                    f" {_IN_WORDS[step.sampling]} under {self.relation}; it supports: {supported}"
                 )
 
     def get_epsilon(self, target_delta: float) -> float:
         """Return the epsilon of everything composed so far."""
         if any(step.noise_multiplier == 0 for step in self._steps):
             return float("inf")
-        return self._epsilon(self._steps, target_delta) if self._steps else 0.0
+        if not self._steps:
+            return 0.0
+        return self._epsilon(self._steps, target_delta)
 
     @abstractmethod
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
@@ -114,16 +122,17 @@ class PldAccountant(StepAccountant):
 
     name = AccountantName.PLD
     theorems: ClassVar = {
-        Sampling.NONE: _EITHER,
-        Sampling.POISSON: _EITHER,
-        Sampling.FIXED_SIZE: _REPLACE_ONE,
+        None: _EITHER,
+        SamplingKind.POISSON: _EITHER,
+        SamplingKind.FIXED_SIZE: _REPLACE_ONE,
     }
 
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
         too_little_noise = any(step.noise_multiplier < LEAST_NOISE for step in steps)
         if too_little_noise or all(_is_full_batch(step) for step in steps):
             # Exact without sampling; otherwise a bound, since sampling never costs privacy.
-            return float(gaussian_epsilon(_joint_noise_multiplier(steps), delta))
+            joint = _joint_noise_multiplier(steps)
+            return float(gaussian_epsilon(joint, delta))
         return pld_epsilon(steps, delta, self.relation)
 
 
@@ -137,20 +146,20 @@ class RdpAccountant(StepAccountant):
 
     name = AccountantName.RDP
     theorems: ClassVar = {
-        Sampling.NONE: _EITHER,
-        Sampling.POISSON: _ADD_OR_REMOVE,
-        Sampling.FIXED_SIZE: _REPLACE_ONE,
+        None: _EITHER,
+        SamplingKind.POISSON: _ADD_OR_REMOVE,
+        SamplingKind.FIXED_SIZE: _REPLACE_ONE,
     }
 
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
         if all(_is_full_batch(step) for step in steps):
             return zcdp_to_epsilon(0.5 / _joint_noise_multiplier(steps) ** 2, delta)
         orders = np.concatenate([FRACTIONAL_ORDERS, INTEGER_ORDERS])
-        rdp = sum(
-            count * np.concatenate([fractional_rdp(step), integer_rdp(step)])
-            for step, count in steps.items()
-        )
-        return rdp_to_epsilon(orders, np.asarray(rdp), delta)
+        rdp = np.zeros(orders.shape)
+        for step, count in steps.items():
+            of_one_step = np.concatenate([fractional_rdp(step), integer_rdp(step)])
+            rdp += count * of_one_step
+        return rdp_to_epsilon(orders, rdp, delta)
 
 
 class ZcdpAccountant(StepAccountant):
@@ -173,13 +182,16 @@ class ZcdpAccountant(StepAccountant):
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
         if all(_is_full_batch(step) for step in steps):
             return zcdp_to_epsilon(0.5 / _joint_noise_multiplier(steps) ** 2, delta)
-        rdp = np.asarray(sum(count * integer_rdp(step) for step, count in steps.items()))
-        rho = np.maximum.accumulate(rdp / INTEGER_ORDERS)
-        truncations = range(1, len(rho) + 1)
-        return min(
-            rdp_to_epsilon(INTEGER_ORDERS[:end], rho[end - 1] * INTEGER_ORDERS[:end], delta)
-            for end in truncations
-        )
+        rdp = np.zeros(INTEGER_ORDERS.shape)
+        for step, count in steps.items():
+            rdp += count * integer_rdp(step)
+        rho = np.maximum.accumulate(rdp / INTEGER_ORDERS)  # one for every truncation
+        best = float("inf")
+        for last in range(len(INTEGER_ORDERS)):
+            orders = INTEGER_ORDERS[: last + 1]
+            epsilon = rdp_to_epsilon(orders, rho[last] * orders, delta)
+            best = min(best, epsilon)
+        return best
 
 
 class AdvancedAccountant(StepAccountant):
@@ -196,22 +208,27 @@ class AdvancedAccountant(StepAccountant):
     def _epsilon(self, steps: Mapping[Step, int], delta: float) -> float:
         logits = np.linspace(-14.0, 14.0, 281)
         share = 1 / (1 + np.exp(-logits))  # of delta, given to the steps
+        slack = (1 - share) * delta
         expected_uses = sum(count * step.sampling_prob for step, count in steps.items())
         with_slack = _amplified(steps, share * delta / expected_uses)
-        without = _amplified(steps, np.asarray(delta / expected_uses))
-        advanced = advanced_composition(with_slack, (1 - share) * delta)
-        basic = sum(float(epsilon) * count for epsilon, count in without)
-        return min(basic, float(advanced.min()))
+        advanced = advanced_composition(with_slack, slack)
+        best_advanced = float(advanced.min())
+        without_slack = _amplified(steps, np.asarray(delta / expected_uses))
+        basic = sum(float(epsilon) * count for epsilon, count in without_slack)
+        return min(basic, best_advanced)
 
 
 def _amplified(steps: Mapping[Step, int], step_delta: Array) -> list[tuple[Array, float]]:
-    """Return, for each kind of step, its epsilon on a sample when its delta off it is
-    ``step_delta``.
+    """Return the epsilon of each kind of step on a sample, and how often it is taken.
+
+    ``step_delta`` is the delta of a step on all the data.
     """
-    return [
-        (amplify(gaussian_epsilon(step.noise_multiplier, step_delta), step.sampling_prob), count)
-        for step, count in steps.items()
-    ]
+    parts: list[tuple[Array, float]] = []
+    for step, count in steps.items():
+        whole = gaussian_epsilon(step.noise_multiplier, step_delta)
+        sampled = amplify(whole, step.sampling_prob)
+        parts.append((sampled, count))
+    return parts
 
 
 def _is_full_batch(step: Step) -> bool:

@@ -39,11 +39,16 @@ def gaussian_log_delta(noise_multiplier: float | Array, epsilon: float | Array) 
     >>> float(np.exp(gaussian_log_delta(1.0, 0.0)).round(6))
     0.382925
     """
-    z, eps = np.asarray(noise_multiplier, dtype=np.float64), np.asarray(epsilon, dtype=np.float64)
-    above = log_ndtr(0.5 / z - eps * z)
-    ratio = eps + log_ndtr(-0.5 / z - eps * z) - above
+    z = np.asarray(noise_multiplier, dtype=np.float64)
+    eps = np.asarray(epsilon, dtype=np.float64)
+    half = 0.5 / z
+    first = log_ndtr(half - eps * z)
+    second = eps + log_ndtr(-half - eps * z)
+    # log(e^first - e^second) = first + log(1 - e^(second - first))
+    log_ratio = np.minimum(second - first, 0.0)
     with np.errstate(divide="ignore"):
-        log_delta: Array = above + np.log(-np.expm1(np.minimum(ratio, 0.0)))
+        log_rest = np.log(-np.expm1(log_ratio))
+    log_delta: Array = first + log_rest
     return log_delta
 
 
@@ -71,16 +76,17 @@ def gaussian_epsilon(noise_multiplier: float, delta: float | Array) -> Array:
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         enough = gaussian_log_delta(noise_multiplier, middle) <= log_delta
-        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-    already = gaussian_log_delta(noise_multiplier, np.zeros(deltas.shape)) <= log_delta
-    return np.where(already, 0.0, high)
+        low = np.where(enough, low, middle)
+        high = np.where(enough, middle, high)
+    at_zero = gaussian_log_delta(noise_multiplier, np.zeros(deltas.shape))
+    return np.where(at_zero <= log_delta, 0.0, high)
 
 
 def rdp_to_epsilon(orders: Array, rdp: Array, delta: float) -> float:
     """Convert Renyi divergences to the smallest epsilon any of the orders gives at ``delta``.
 
-    eps = RDP(a) + log((a-1)/a) - log(delta a) / (a-1), and eps = 0 if sqrt(1 - e^{-RDP(a)}) <=
-    delta.
+        eps = RDP(a) + log((a-1)/a) - log(delta a) / (a-1)
+        eps = 0                                              if sqrt(1 - e^{-RDP(a)}) <= delta
 
     References: Canonne, Kamath and Steinke (2020), arXiv 2004.00010v4, Proposition 12; the second
     bound is that of Bretagnolle and Huber on the total variation distance.
@@ -90,9 +96,12 @@ def rdp_to_epsilon(orders: Array, rdp: Array, delta: float) -> float:
     4.7527
     """
     # expm1 keeps the comparison exact for divergences far below 1e-16.
-    if np.any(-np.expm1(-rdp) <= delta**2):
+    squared_distance = -np.expm1(-rdp)
+    if np.any(squared_distance <= delta**2):
         return 0.0
-    candidates = rdp + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    log_share = np.log1p(-1 / orders)
+    penalty = np.log(delta * orders) / (orders - 1)
+    candidates = rdp + log_share - penalty
     return max(0.0, float(candidates.min()))
 
 
@@ -109,19 +118,19 @@ def zcdp_to_epsilon(rho: float, delta: float) -> float:
     """
     if rho == 0 or math.isinf(rho):
         return rho
-    # The best order of the simpler conversion is 1 + sqrt(log(1/delta)/rho); that of this one is
-    # near.
-    centre = math.sqrt(math.log(1 / delta) / rho)
-    orders = 1 + centre * np.geomspace(1e-2, 1e2, 4001)
+    # The best order of the simpler conversion is 1 + sqrt(log(1/delta)/rho); this one's is near.
+    log_inverse = math.log(1 / delta)
+    centre = math.sqrt(log_inverse / rho)
+    factors = np.geomspace(1e-2, 1e2, 4001)
+    orders = 1 + centre * factors
     return rdp_to_epsilon(orders, rho * orders, delta)
 
 
 def amplify(epsilon: Array, sampling_prob: float) -> Array:
-    """Return the epsilon of a mechanism on a sample, log(1 + q (e^eps - 1)); its delta becomes q
-    delta.
+    """Return the epsilon of a mechanism on a sample, log(1 + q (e^eps - 1)).
 
-    Holds for Poisson sampling under add-or-remove, and for fixed-size sampling without replacement
-    under replace-one with q = batch / examples.
+    Its delta becomes q delta. Holds for Poisson sampling under add-or-remove, and for fixed-size
+    sampling without replacement under replace-one with q = batch / examples.
 
     References: Balle, Barthe and Gaboardi (2018), arXiv 1807.01647v2, Theorems 8 and 9.
 
@@ -129,9 +138,11 @@ def amplify(epsilon: Array, sampling_prob: float) -> Array:
     0.017037
     """
     # log(1 - q + q e^eps) without overflow for large epsilon.
-    large = epsilon + np.log(sampling_prob + (1 - sampling_prob) * np.exp(-epsilon))
+    unsampled = (1 - sampling_prob) * np.exp(-epsilon)
+    large = epsilon + np.log(sampling_prob + unsampled)
     with np.errstate(over="ignore"):
-        small = np.log1p(sampling_prob * np.expm1(epsilon))
+        growth = sampling_prob * np.expm1(epsilon)
+        small = np.log1p(growth)
     return np.where(epsilon > 1, large, small)
 
 
@@ -140,8 +151,9 @@ def advanced_composition(
 ) -> Array:
     """Return the total epsilon of releases of several kinds, with delta slack ``slack``.
 
-    sqrt(2 log(1/slack) sum_i k_i eps_i^2) + sum_i k_i eps_i (e^eps_i - 1) for k_i releases of eps_i
-    each.
+        sqrt(2 log(1/slack) sum_i k_i eps_i^2) + sum_i k_i eps_i (e^eps_i - 1)
+
+    for k_i releases of eps_i each.
 
     References: Dwork and Roth (2014), The Algorithmic Foundations of Differential Privacy, Theorem
     3.20 for one kind; its proof (Azuma's inequality on a sum of losses, each of at most eps_i and
@@ -159,5 +171,7 @@ def advanced_composition(
     for epsilon, count in parts:
         with np.errstate(over="ignore"):
             squares = squares + count * np.square(epsilon)
-            drift = drift + count * epsilon * np.expm1(epsilon)
-    return np.sqrt(-2 * np.log(slack) * squares) + drift
+            mean_loss = count * epsilon * np.expm1(epsilon)
+            drift = drift + mean_loss
+    deviation = np.sqrt(-2 * np.log(slack) * squares)
+    return deviation + drift

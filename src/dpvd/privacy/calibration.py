@@ -7,14 +7,16 @@ from dp_accounting import DpEvent
 
 from dpvd.errors import DpvdError, in_unit_interval, positive
 from dpvd.privacy.accountants import accountant_for
+from dpvd.privacy.bisect import largest_within_budget
+from dpvd.privacy.enums import AccountantName, Relation
 from dpvd.privacy.events import Step, count_steps
-from dpvd.privacy.names import AccountantName, Relation
-from dpvd.privacy.sampled import MOST_STEPS
-from dpvd.privacy.search import edge_of_budget
+from dpvd.privacy.schedule import MOST_STEPS
 
 __all__ = ["epsilon", "epsilon_curve", "noise_multiplier_for", "steps_for"]
 
-_NOISE_RANGE = (1e-3, 1e7)
+# The range in which noise multipliers are looked for.
+_LEAST_NOISE = 1e-3
+_MOST_NOISE = 1e7
 
 
 def epsilon(
@@ -46,11 +48,14 @@ def epsilon(
     1.83
     """
     in_unit_interval(delta=delta)
-    return _account(event, delta, AccountantName.parse(accountant), Relation.parse(relation))
+    name = AccountantName.parse(accountant)
+    neighbours = Relation.parse(relation)
+    return _account(event, delta, name, neighbours)
 
 
 def _account(event: DpEvent, delta: float, name: AccountantName, relation: Relation) -> float:
-    return _epsilon_of(tuple(count_steps(event).items()), float(delta), name, relation)
+    steps = tuple(count_steps(event).items())  # hashable: accounts of equal steps are shared
+    return _epsilon_of(steps, float(delta), name, relation)
 
 
 @lru_cache(maxsize=4096)
@@ -73,8 +78,8 @@ def noise_multiplier_for(
     """Return the smallest noise multiplier, up to a tolerance, that keeps within (epsilon, delta).
 
     Guarantees: accounting the event with the returned value gives at most ``epsilon``: that very
-    value has been accounted. Where the account is continuous in the noise, it gives at least
-    99.98 % of ``epsilon``.
+    value has been accounted. Where the account is continuous in the noise, at least 0.999 of
+    ``epsilon`` is used.
 
     Args:
         epsilon: the budget, above 0.
@@ -92,21 +97,22 @@ def noise_multiplier_for(
     """
     positive(epsilon=epsilon)
     in_unit_interval(delta=delta)
-
-    name, pairs = AccountantName.parse(accountant), Relation.parse(relation)
+    name = AccountantName.parse(accountant)
+    neighbours = Relation.parse(relation)
 
     def spent(noise_multiplier: float) -> float:
-        return _account(event_for(noise_multiplier), delta, name, pairs)
+        event = event_for(noise_multiplier)
+        return _account(event, delta, name, neighbours)
 
     start = 1.0
     if name is AccountantName.PLD:  # its account is slow, and close to one that is fast
         start = _rough_noise_multiplier(epsilon, delta, event_for)
-    found = edge_of_budget(
-        spent, epsilon, start=start, thrifty=_NOISE_RANGE[1], costly=_NOISE_RANGE[0]
+    found = largest_within_budget(
+        spent, epsilon, start=start, cheapest=_MOST_NOISE, costliest=_LEAST_NOISE
     )
     if found is None:
         raise DpvdError(
-            f"no noise multiplier up to {_NOISE_RANGE[1]:g} gives epsilon {epsilon:g} at delta"
+            f"no noise multiplier up to {_MOST_NOISE:g} gives epsilon {epsilon:g} at delta"
             f" {delta:g}; ask for a larger epsilon or delta, or take fewer steps"
         )
     return found
@@ -156,12 +162,16 @@ def steps_for(
     """
     positive(epsilon=epsilon)
     in_unit_interval(delta=delta)
-    name, pairs = AccountantName.parse(accountant), Relation.parse(relation)
+    name = AccountantName.parse(accountant)
+    neighbours = Relation.parse(relation)
 
     def spent(steps: float) -> float:
-        return _account(event_for(int(steps)), delta, name, pairs)
+        event = event_for(int(steps))
+        return _account(event, delta, name, neighbours)
 
-    found = edge_of_budget(spent, epsilon, start=1000, thrifty=1, costly=MOST_STEPS, whole=True)
+    found = largest_within_budget(
+        spent, epsilon, start=1000, cheapest=1, costliest=MOST_STEPS, whole=True
+    )
     return 0 if found is None else int(found)
 
 

@@ -7,27 +7,14 @@ place where counts are multiplied.
 
 from collections import Counter
 from dataclasses import dataclass
-from enum import StrEnum
 
 import dp_accounting
 from dp_accounting import DpEvent
 
 from dpvd.errors import DpvdError, non_negative, positive_int
+from dpvd.privacy.enums import SamplingKind
 
-__all__ = ["Sampling", "Step", "count_steps", "fixed_size_event", "poisson_event"]
-
-
-class Sampling(StrEnum):
-    """How the examples of one step are chosen."""
-
-    NONE = "no sampling"
-    """Every example takes part in every step."""
-
-    POISSON = "Poisson sampling"
-    """Each example is in the batch with the same probability, independently of the others."""
-
-    FIXED_SIZE = "fixed-size sampling without replacement"
-    """Each subset of the given size is equally likely to be the batch."""
+__all__ = ["Step", "count_steps", "fixed_size_event", "poisson_event"]
 
 
 @dataclass(frozen=True)
@@ -35,11 +22,12 @@ class Step:
     """One use of the Gaussian mechanism on a sample of the data.
 
     ``noise_multiplier`` is the standard deviation of the noise divided by the L2 sensitivity under
-    the relation in force; zero stands for a release without noise.
+    the relation in force; zero stands for a release without noise. ``sampling`` is None where every
+    example takes part in every step.
     """
 
     noise_multiplier: float
-    sampling: Sampling = Sampling.NONE
+    sampling: SamplingKind | None = None
     sampling_prob: float = 1.0
 
 
@@ -96,23 +84,24 @@ def fixed_size_event(
             f"batch_size must be at most the number of examples ({examples}), got {batch_size}"
         )
     gaussian = dp_accounting.GaussianDpEvent(float(noise_multiplier))
-    return _repeat(
-        dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian), steps
-    )
+    step = dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian)
+    return _repeat(step, steps)
 
 
 def _repeat(step: DpEvent, steps: int) -> DpEvent:
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
+    is_integer = isinstance(steps, int) and not isinstance(steps, bool)
+    if not is_integer or steps < 0:
         raise DpvdError(f"steps must be a whole number of at least 0, got {steps!r}")
-    return dp_accounting.SelfComposedDpEvent(step, steps) if steps else dp_accounting.NoOpDpEvent()
+    if steps == 0:
+        return dp_accounting.NoOpDpEvent()
+    return dp_accounting.SelfComposedDpEvent(step, steps)
 
 
 def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
     """Return how often each kind of step occurs in ``event``.
 
     Guarantees: the multiplicity of a step is the product of the counts on the path to it, summed
-        over
-    paths. Events that are not (sampled) Gaussian mechanisms or compositions of them raise.
+    over paths. Events that are not (sampled) Gaussian mechanisms or compositions of them raise.
 
     Args:
         event: any tree of dp-accounting events.
@@ -122,8 +111,7 @@ def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
         DpvdError: naming the part that has no account here.
 
     >>> count_steps(poisson_event(2.0, 1.0, 5), times=2)
-    Counter({Step(noise_multiplier=2.0, sampling=<Sampling.NONE: 'no sampling'>, sampling_prob=1.0):
-    10})
+    Counter({Step(noise_multiplier=2.0, sampling=None, sampling_prob=1.0): 10})
     """
     total: Counter[Step] = Counter()
     if isinstance(event, dp_accounting.ComposedDpEvent):
@@ -145,11 +133,11 @@ def _step_of(event: DpEvent) -> Step:
     inner = getattr(event, "event", None)
     if isinstance(inner, dp_accounting.GaussianDpEvent):
         if isinstance(event, dp_accounting.PoissonSampledDpEvent):
-            sampling = Sampling.POISSON if event.sampling_probability < 1 else Sampling.NONE
+            sampling = SamplingKind.POISSON if event.sampling_probability < 1 else None
             return Step(inner.noise_multiplier, sampling, event.sampling_probability)
         if isinstance(event, dp_accounting.SampledWithoutReplacementDpEvent):
             share = event.sample_size / event.source_dataset_size
-            return Step(inner.noise_multiplier, Sampling.FIXED_SIZE, share)
+            return Step(inner.noise_multiplier, SamplingKind.FIXED_SIZE, share)
     raise DpvdError(
         f"no accountant here knows the event {event!r}; allowed are the Gaussian mechanism, alone"
         " or on a Poisson or fixed-size sample, and compositions of these"

@@ -7,7 +7,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
 from dpvd.errors import DpvdError, in_unit_interval, non_negative, phrase, phrases
-from dpvd.privacy.names import AccountantName, Relation
+from dpvd.privacy.enums import AccountantName, Relation
 
 __all__ = ["Guarantee", "round_up"]
 
@@ -56,15 +56,11 @@ class Guarantee:
     public: tuple[str, ...] = ()
     """Facts about the data that the claim does not protect."""
     tuned: tuple[str, ...] | None = None
-    """Choices that were made by looking at the data and are not in the account; None if nobody
-    said.
-    """
+    """Choices made by looking at the data and not accounted for; None if nobody said."""
     seen: tuple[str, ...] | None = None
-    """What the program that trained saw with its own eyes; None for a plan that was not carried
-    out.
-    """
+    """What the program that trained saw itself; None for a plan that was not carried out."""
     not_covered: tuple[str, ...] = ()
-    """What the claim rests on although the program did not see it, or what it leaves open."""
+    """What the claim rests on without the program having seen it, or what it leaves open."""
     undeclared: tuple[str, ...] = ()
     """What only the holder of the data knows, and did not say."""
 
@@ -83,9 +79,7 @@ class Guarantee:
                 object.__setattr__(self, name, phrases(entries, name))
 
     def sentence(self) -> str:
-        """Return the claim in words: what is promised, what it rests on, what is public, tuned, not
-        declared.
-        """
+        """Return the claim in words, with what it rests on and what it does not cover."""
         parts = [self._claim()]
         if self.seen:
             parts.append(f"Seen by the program: {'; '.join(self.seen)}.")
@@ -105,10 +99,9 @@ class Guarantee:
         return " ".join(parts)
 
     def observed(self, *, seen: tuple[str, ...], not_covered: tuple[str, ...] = ()) -> "Guarantee":
-        """The claim of a program that carried the plan out, with what it saw and what it did
-        not.
-        """
-        return replace(self, seen=seen, not_covered=self.not_covered + not_covered)
+        """Return the claim of a program that carried the plan out: what it saw, what it did not."""
+        gaps = self.not_covered + not_covered
+        return replace(self, seen=seen, not_covered=gaps)
 
     def __str__(self) -> str:
         return self.sentence()
@@ -135,13 +128,12 @@ class Guarantee:
         )
 
     def _noise_origin(self) -> str:
-        seeded = self.noise_source.startswith("reproducible")
-        return f"a seeded generator ({self.noise_source})" if seeded else self.noise_source
+        if self.noise_source.startswith("reproducible"):
+            return f"a seeded generator ({self.noise_source})"
+        return self.noise_source
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain data that JSON can hold, with the sentence; an infinite epsilon is written
-        "inf".
-        """
+        """Return plain data for JSON, with the sentence; an infinite epsilon becomes "inf"."""
         plain = asdict(self)
         plain.update(
             epsilon="inf" if self.epsilon == math.inf else self.epsilon,
@@ -176,10 +168,14 @@ def round_up(epsilon: float) -> str:
     >>> round_up(0.99951), round_up(33.1037), round_up(1.0), round_up(1e-7), round_up(float("inf"))
     ('0.9996', '33.11', '1', '1e-07', 'inf')
     """
-    return "inf" if epsilon == math.inf else _round(epsilon, ROUND_CEILING)
+    if epsilon == math.inf:
+        return "inf"
+    return _round(epsilon, ROUND_CEILING)
 
 
 def _round(value: float, direction: str) -> str:
     """Print a number with a few significant digits, rounded in the given direction."""
     context = Context(prec=_DIGITS, rounding=direction)
-    return f"{float(context.create_decimal(Decimal(repr(float(value))))):g}"
+    exact = Decimal(repr(float(value)))
+    rounded = context.create_decimal(exact)
+    return f"{float(rounded):g}"

@@ -57,7 +57,8 @@ class Ledger:
         Raises:
             DpvdError: if the file exists or cannot be written, or the plan is not plain JSON data.
         """
-        path, plan_json = Path(path), _canonical(plan)
+        path = Path(path)
+        plan_json = _canonical(plan)
         header = {
             "fingerprint": _digest(plan_json),
             "plan": json.loads(plan_json),
@@ -93,9 +94,8 @@ class Ledger:
             content = path.read_bytes()
         except OSError as problem:
             raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
-        *lines, _torn = content.split(
-            b"\n"
-        )  # what follows the last newline: nothing, or a torn line
+        # What follows the last newline: nothing, or a torn line.
+        *lines, torn = content.split(b"\n")
         plan_json = _read_header(path, lines)
         charged = 0
         for number, line in enumerate(lines[1:], start=2):
@@ -105,13 +105,13 @@ class Ledger:
                 f"the ledger {path} belongs to another plan; resume with the plan it was started"
                 " with, or start a new run"
             )
-        return cls(path, plan_json, charged, len(content) - len(_torn), len(content))
+        return cls(path, plan_json, charged, len(content) - len(torn), len(content))
 
     def charge(self, steps: int) -> None:
         """Put ``steps`` more steps on the account; they are on disk when this returns.
 
         Raises:
-            DpvdError: if steps is not a whole number of at least 1, the file has changed since it
+            DpvdError: if steps is not an integer of at least 1, the file has changed since it
                 was read, or it cannot be written. Nothing may be released then.
         """
         positive_int(steps=steps)
@@ -133,9 +133,7 @@ class Ledger:
         self._end = self._size = self._end + len(line)
 
     def close(self) -> None:
-        """Let another process charge. A closed ledger can be charged again: it takes the lock
-        anew.
-        """
+        """Let another process charge. A closed ledger locks the file again when it is charged."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -147,7 +145,7 @@ class Ledger:
             DpvdError: if something was.
         """
         if self._charged or Ledger.open(self._path).charged:
-            raise DpvdError(f"the ledger {self._path} holds charges, and stays")
+            raise DpvdError(f"the ledger {self._path} holds charges: it is not deleted")
         self.close()
         self._path.unlink()
 
@@ -160,11 +158,9 @@ class Ledger:
             return self._file
         self.close()  # a forked child shares its parent's lock, and must not
         here = str(self._path.resolve())
-        before = _charging.get(here)
-        if (
-            before is not None
-        ):  # an earlier object of this process, such as that of a notebook cell that ran before
-            before.close()
+        earlier = _charging.get(here)
+        if earlier is not None:  # of this process, such as that of a notebook cell that ran before
+            earlier.close()
         file = open(self._path, "r+b")  # noqa: SIM115 (it stays open: the lock lasts as long)
         if fcntl is not None:
             try:
@@ -181,10 +177,10 @@ class Ledger:
         return file
 
     def _is_in_place(self, file: BinaryIO) -> bool:
-        """Whether the open file still is the one under the ledger's name, not one that was moved
-        away.
-        """
-        return os.path.samestat(os.fstat(file.fileno()), os.stat(self._path))
+        """Whether the open file still is the one under the ledger's name."""
+        opened = os.fstat(file.fileno())
+        named = os.stat(self._path)
+        return os.path.samestat(opened, named)
 
     @property
     def charged(self) -> int:
@@ -208,8 +204,9 @@ _charging: WeakValueDictionary[str, Ledger] = WeakValueDictionary()
 
 
 def fingerprint(plan: Mapping[str, Any]) -> str:
-    """SHA-256 of a plan's canonical JSON (sorted keys, no spaces), in hexadecimal: its name in
-    ledgers and batches.
+    """Return the name of a plan in ledgers and batches: a hash of its fields.
+
+    SHA-256 of its canonical JSON (sorted keys, no spaces), in hexadecimal.
 
     >>> fingerprint({"steps": 1})[:8]
     '8326a4cb'
@@ -225,11 +222,13 @@ def _canonical(plan: Mapping[str, Any]) -> str:
 
 
 def _digest(plan_json: str) -> str:
-    return hashlib.sha256(plan_json.encode()).hexdigest()
+    digest = hashlib.sha256(plan_json.encode())
+    return digest.hexdigest()
 
 
 def _line(entry: dict[str, Any]) -> bytes:
-    return json.dumps(entry, sort_keys=True).encode() + b"\n"
+    text = json.dumps(entry, sort_keys=True)
+    return text.encode() + b"\n"
 
 
 def _write_through(file: Any, line: bytes) -> None:
@@ -251,7 +250,9 @@ def _sync_folder(folder: Path) -> None:
 def _read_header(path: Path, lines: list[bytes]) -> str:
     try:
         header = json.loads(lines[0])
-        version, plan, fingerprint = header["version"], header["plan"], header["fingerprint"]
+        version = header["version"]
+        plan = header["plan"]
+        fingerprint = header["fingerprint"]
     except (IndexError, KeyError, TypeError, ValueError):
         raise DpvdError(
             f"{path} does not begin like a ledger; if its run never started, delete it and start"
@@ -273,7 +274,8 @@ def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
     """Return the total of one line, having checked it against the total before it."""
     try:
         entry = json.loads(line)
-        total, steps = entry["charged"], entry["steps"]
+        total = entry["charged"]
+        steps = entry["steps"]
         positive_int(charged=total, steps=steps)
     except (KeyError, TypeError, ValueError):
         raise DpvdError(

@@ -1,15 +1,15 @@
 """Epsilon by numerical composition of privacy loss distributions: which pair, which grid.
 
-The arithmetic is in :mod:`dpvd.privacy.discrete`. Rounding is always towards more privacy loss.
+The arithmetic is in :mod:`dpvd.privacy.loss_grid`. Rounding is always towards more privacy loss.
 """
 
 import math
 from collections.abc import Mapping
 from functools import lru_cache, partial
 
-from dpvd.privacy.discrete import GridTooFine, LossGrid, composed_epsilon, loss_grid
-from dpvd.privacy.events import Sampling, Step
-from dpvd.privacy.names import Relation
+from dpvd.privacy.enums import Relation, SamplingKind
+from dpvd.privacy.events import Step
+from dpvd.privacy.loss_grid import GridTooFine, LossGrid, composed_epsilon, loss_grid
 from dpvd.privacy.profiles import (
     add_profile,
     fixed_size_profile,
@@ -22,9 +22,7 @@ from dpvd.privacy.profiles import (
 __all__ = ["LEAST_NOISE", "grid_spacing", "pld_epsilon"]
 
 LEAST_NOISE = 0.05
-"""Noise multipliers below this are not put on a grid: a single step then costs an epsilon of
-hundreds.
-"""
+"""Less noise than this is not put on a grid: a single step then costs an epsilon of hundreds."""
 
 _POINTS_PER_DEVIATION = 20  # inflates the variance of a step by about 1/(6 * 20^2) = 0.04 %
 _COARSEST = 1e-3
@@ -43,15 +41,24 @@ def pld_epsilon(steps: Mapping[Step, int], delta: float, relation: Relation) -> 
         relation: which data sets count as neighbours.
     """
     spacing = min(grid_spacing(step) for step in steps)
-    orders = 1 if relation is Relation.REPLACE_ONE else 2
     while True:
-        grids = [(_step_losses(step, relation, spacing), count) for step, count in steps.items()]
         try:
-            return max(
-                composed_epsilon([(pair[i], n) for pair, n in grids], delta) for i in range(orders)
-            )
+            return _epsilon_on_grid(steps, delta, relation, spacing)
         except GridTooFine:  # so many or so large losses that a coarser grid resolves them as well
             spacing *= 2
+
+
+def _epsilon_on_grid(
+    steps: Mapping[Step, int], delta: float, relation: Relation, spacing: float
+) -> float:
+    """Return the larger epsilon of the orders of the pair, each composed by itself."""
+    grids = [_step_losses(step, relation, spacing) for step in steps]
+    by_order = zip(*grids, strict=True)  # from [steps][orders] to [orders][steps]
+    epsilons = []
+    for losses in by_order:
+        parts = list(zip(losses, steps.values(), strict=True))
+        epsilons.append(composed_epsilon(parts, delta))
+    return max(epsilons)
 
 
 def grid_spacing(step: Step) -> float:
@@ -61,26 +68,31 @@ def grid_spacing(step: Step) -> float:
     that, however small, or the rounding of many steps adds up. A large loss needs no finer grid
     than 1e-3.
     """
-    z, q = step.noise_multiplier, step.sampling_prob
-    deviation = q * min(math.sqrt(math.expm1(min(z**-2, 10.0))), 5.0)
-    finest = largest_loss(z, q) / _MOST_POINTS
-    return max(min(deviation / _POINTS_PER_DEVIATION, _COARSEST), finest)
+    z = step.noise_multiplier
+    q = step.sampling_prob
+    variance = math.expm1(min(z**-2, 10.0))  # of the loss without sampling; cut against overflow
+    deviation = q * min(math.sqrt(variance), 5.0)
+    suitable = min(deviation / _POINTS_PER_DEVIATION, _COARSEST)
+    largest = largest_loss(z, q)
+    finest = largest / _MOST_POINTS
+    return max(suitable, finest)
 
 
 @lru_cache(maxsize=32)
 def _step_losses(step: Step, relation: Relation, spacing: float) -> tuple[LossGrid, ...]:
-    """Return the losses of one step on the grid: for every order of its pair that is composed by
-    itself.
-    """
-    z, q = step.noise_multiplier, step.sampling_prob
-    top, bottom = largest_loss(z, q), smallest_loss(z, q)
+    """Return the losses of one step on the grid, for each order of its pair that matters."""
+    z = step.noise_multiplier
+    q = step.sampling_prob
+    top = largest_loss(z, q)
     if relation is Relation.REPLACE_ONE:  # pairs that are the same in either order
-        both = partial(
-            fixed_size_profile if step.sampling is Sampling.FIXED_SIZE else replace_profile, z, q
-        )
+        fixed_size = step.sampling is SamplingKind.FIXED_SIZE
+        profile = fixed_size_profile if fixed_size else replace_profile
+        both = partial(profile, z, q)
         return (loss_grid(both, both, spacing, highest=top, lowest=-top),)
-    remove, add = partial(remove_profile, z, q), partial(add_profile, z, q)
+    bottom = min(smallest_loss(z, q), 0.0)
+    remove = partial(remove_profile, z, q)
+    add = partial(add_profile, z, q)
     return (
-        loss_grid(remove, add, spacing, highest=top, lowest=min(bottom, 0.0)),
-        loss_grid(add, remove, spacing, highest=max(-bottom, 0.0), lowest=-top),
+        loss_grid(remove, add, spacing, highest=top, lowest=bottom),
+        loss_grid(add, remove, spacing, highest=-bottom, lowest=-top),
     )

@@ -36,9 +36,8 @@ __all__ = [
     "smallest_loss",
 ]
 
-_TAIL = (
-    10.2  # standard deviations of noise kept; the mass beyond, below e^-50, counts as infinite loss
-)
+# Standard deviations of noise that are kept; the mass beyond, below e^-50, counts as infinite loss.
+_TAIL = 10.2
 
 
 def remove_profile(z: float, q: float, epsilon: Array) -> Array:
@@ -48,25 +47,30 @@ def remove_profile(z: float, q: float, epsilon: Array) -> Array:
     """
     solvable = epsilon > _log_rest(q)
     y = _unsampled_loss(q, np.where(solvable, epsilon, 0.0))
-    sampled = q * np.exp(gaussian_log_delta(z, y))
-    return np.where(solvable, sampled, -np.expm1(np.minimum(epsilon, 0.0)))
+    log_gaussian = gaussian_log_delta(z, y)
+    sampled = q * np.exp(log_gaussian)
+    otherwise = -np.expm1(np.minimum(epsilon, 0.0))
+    return np.where(solvable, sampled, otherwise)
 
 
 def add_profile(z: float, q: float, epsilon: Array) -> Array:
-    """Return H of N(0) over (1-q) N(0) + q N(1): q e^(eps+y) G(-y) with e^-eps = 1 - q + q e^y, or
-    0.
+    """Return H of N(0) over (1-q) N(0) + q N(1): q e^(eps+y) G(-y), or 0.
 
-    The second form holds where no such y exists, at eps >= -log(1-q).
+    Here e^-eps = 1 - q + q e^y. It is 0 where no such y exists, at eps >= -log(1-q).
     """
     solvable = epsilon < -_log_rest(q)
     eps = np.where(solvable, epsilon, 0.0)
     y = _unsampled_loss(q, -eps)
-    return np.where(solvable, q * np.exp(eps + y + gaussian_log_delta(z, -y)), 0.0)
+    log_gaussian = gaussian_log_delta(z, -y)
+    sampled = q * np.exp(eps + y + log_gaussian)
+    return np.where(solvable, sampled, 0.0)
 
 
 def fixed_size_profile(z: float, q: float, epsilon: Array) -> Array:
     """Return the larger of the two profiles above: the first for eps >= 0, the second below."""
-    return np.where(epsilon >= 0, remove_profile(z, q, epsilon), add_profile(z, q, epsilon))
+    above = remove_profile(z, q, epsilon)
+    below = add_profile(z, q, epsilon)
+    return np.where(epsilon >= 0, above, below)
 
 
 def replace_profile(z: float, q: float, epsilon: Array) -> Array:
@@ -74,32 +78,47 @@ def replace_profile(z: float, q: float, epsilon: Array) -> Array:
 
     The loss is eps at x = z^2 (eps + 2 asinh(sinh(eps/2) (1-q)/q e^{1/8z^2})), and grows with x.
     """
-    log_factor = _log_rest(q) - math.log(q) + 1 / (8 * z**2)
-    x = z * (epsilon + 2 * np.arcsinh(np.sinh(epsilon / 2) * math.exp(log_factor)))  # in deviations
+    log_odds = _log_rest(q) - math.log(q)
+    factor = math.exp(log_odds + 1 / (8 * z**2))
+    excess = 2 * np.arcsinh(np.sinh(epsilon / 2) * factor)
+    x = z * (epsilon + excess)  # in standard deviations
     shift = 0.5 / z
-    upper = (1 - q) * np.exp(log_ndtr(-x)) + q * np.exp(log_ndtr(shift - x))
-    lower = (1 - q) * np.exp(epsilon + log_ndtr(-x)) + q * np.exp(epsilon + log_ndtr(-shift - x))
+    # Masses above x, each a mixture of unsampled and sampled.
+    log_unsampled = log_ndtr(-x)
+    log_raised = log_ndtr(shift - x)
+    log_lowered = log_ndtr(-shift - x)
+    upper = (1 - q) * np.exp(log_unsampled) + q * np.exp(log_raised)
+    lower = (1 - q) * np.exp(epsilon + log_unsampled) + q * np.exp(epsilon + log_lowered)
     profile: Array = np.maximum(upper - lower, 0.0)
     return profile
 
 
 def largest_loss(z: float, q: float) -> float:
     """Return the privacy loss beyond which a step has no mass worth keeping (all pairs above)."""
-    return float(np.logaddexp(_log_rest(q), math.log(q) + _TAIL / z + 0.5 / z**2))
+    log_sampled = math.log(q) + _TAIL / z + 0.5 / z**2
+    log_ratio = np.logaddexp(_log_rest(q), log_sampled)
+    return float(log_ratio)
 
 
 def smallest_loss(z: float, q: float) -> float:
     """Return the loss below which the first pair has none."""
-    return float(np.logaddexp(_log_rest(q), math.log(q) - _TAIL / z - 0.5 / z**2))
+    log_sampled = math.log(q) - _TAIL / z - 0.5 / z**2
+    log_ratio = np.logaddexp(_log_rest(q), log_sampled)
+    return float(log_ratio)
 
 
 def _log_rest(q: float) -> float:
     """Return log(1 - q), also for q = 1: no sampling."""
-    return math.log1p(-q) if q < 1 else -math.inf
+    if q == 1:
+        return -math.inf
+    return math.log1p(-q)
 
 
 def _unsampled_loss(q: float, epsilon: Array) -> Array:
     """Return y with e^eps = 1 - q + q e^y."""
-    large = epsilon - math.log(q) + np.log1p((q - 1) * np.exp(-np.maximum(epsilon, 1.0)))
-    small = np.log1p(np.expm1(np.minimum(epsilon, 1.0)) / q)
+    # Each form is evaluated at an epsilon that suits it, and chosen below.
+    decay = np.exp(-np.maximum(epsilon, 1.0))
+    large = epsilon - math.log(q) + np.log1p((q - 1) * decay)
+    growth = np.expm1(np.minimum(epsilon, 1.0))
+    small = np.log1p(growth / q)
     return np.where(epsilon > 1, large, small)

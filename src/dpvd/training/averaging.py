@@ -1,6 +1,4 @@
-"""Averages of iterates. They are functions of noisy values only: post-processing, free of
-privacy.
-"""
+"""Averages of iterates: functions of noisy values only, and so post-processing without cost."""
 
 import math
 from collections.abc import Iterator
@@ -30,11 +28,10 @@ class IterateAverage:
 
     @torch.no_grad()
     def update(self, zeta: float = 0.0) -> None:
-        """Take the model's present parameters, and the scale of its tied layers, into the
-        average.
-        """
+        """Add the model's parameters, and the scale ζ of its tied layers, to the average."""
         self.count += 1
-        self.mean_zeta2 += (zeta**2 - self.mean_zeta2) / self.count
+        difference = zeta**2 - self.mean_zeta2
+        self.mean_zeta2 += difference / self.count
         for name, parameter in self._trainable():
             if self.count == 1:
                 self.mean[name] = parameter.detach().clone()
@@ -44,11 +41,9 @@ class IterateAverage:
     @contextmanager
     def applied(self) -> Iterator[None]:
         """The model has the averaged parameters inside the block, and its own again after it."""
-        own = (
-            {name: parameter.detach().clone() for name, parameter in self._trainable()}
-            if self.count
-            else {}
-        )
+        own = {}
+        if self.count:
+            own = {name: parameter.detach().clone() for name, parameter in self._trainable()}
         self._copy(self.mean)
         try:
             yield
@@ -56,9 +51,7 @@ class IterateAverage:
             self._copy(own)
 
     def apply(self) -> None:
-        """Give the model the averaged parameters, and its tied layers the averaged scale, for
-        good.
-        """
+        """Give the model the averaged parameters and its tied layers the averaged scale."""
         self._copy(self.mean)
         if self.count:
             set_scale(self.model, math.sqrt(self.mean_zeta2))
@@ -70,4 +63,6 @@ class IterateAverage:
                 parameter.copy_(values[name])
 
     def _trainable(self) -> Iterator[tuple[str, nn.Parameter]]:
-        return ((name, p) for name, p in self.model.named_parameters() if p.requires_grad)
+        for name, parameter in self.model.named_parameters():
+            if parameter.requires_grad:
+                yield name, parameter

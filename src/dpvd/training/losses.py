@@ -1,6 +1,4 @@
-"""Per-example losses in the form that private training takes: ``loss_fn(model, *batch)``, one value
-per example.
-"""
+"""Per-example losses as private training takes them: ``loss_fn(model, *batch)``."""
 
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -9,5 +7,6 @@ __all__ = ["cross_entropy"]
 
 
 def cross_entropy(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    """Negative log-likelihood of the labels: [B]."""
-    return F.cross_entropy(model(x), y, reduction="none")
+    """Return the negative log-likelihood of each label: [B]."""
+    logits = model(x)  # [B, classes]
+    return F.cross_entropy(logits, y, reduction="none")

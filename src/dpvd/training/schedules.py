@@ -39,7 +39,8 @@ class Schedule:
     def __post_init__(self) -> None:
         non_negative(learning_rate=self.initial, gamma=self.gamma)
         positive_int(steps_per_epoch=self.steps_per_epoch, steps=self.steps)
-        object.__setattr__(self, "decay", choice(self.decay, Decay, "decay"))
+        decay = choice(self.decay, Decay, "decay")
+        object.__setattr__(self, "decay", decay)
 
     def __call__(self, step: int) -> float:
         """The learning rate of this step, counted from 0."""
@@ -48,11 +49,13 @@ class Schedule:
             case Decay.CONSTANT:
                 return self.initial
             case Decay.POWER:
-                return float(self.initial / (1 + step // self.steps_per_epoch) ** self.gamma)
+                epoch = 1 + step // self.steps_per_epoch
+                return float(self.initial / epoch**self.gamma)
             case Decay.LINEAR:
                 return self.initial * max(0.0, 1 - done)
             case Decay.COSINE:
-                return self.initial * 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+                angle = math.pi * min(1.0, done)
+                return self.initial * 0.5 * (1 + math.cos(angle))
 
 
 def warm_up(step: int, first: float, last: float) -> float:

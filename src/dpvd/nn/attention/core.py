@@ -90,21 +90,27 @@ def matrices(layer: nn.MultiheadAttention) -> dict[str, Tensor]:
         into = layer.in_proj_weight.chunk(3)
     else:
         into = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)
-    return dict(zip(ROLES, (*into, layer.out_proj.weight), strict=True))
+    weights = (*into, layer.out_proj.weight)
+    return dict(zip(ROLES, weights, strict=True))
 
 
 def biases(layer: nn.MultiheadAttention) -> dict[str, Tensor | None]:
     """The bias of each role, [E], or None."""
     if layer.in_proj_bias is None:
         return dict.fromkeys(ROLES)
-    return dict(zip(ROLES, (*layer.in_proj_bias.chunk(3), layer.out_proj.bias), strict=True))
+    into = layer.in_proj_bias.chunk(3)
+    out = layer.out_proj.bias
+    shifts = (*into, out)
+    return dict(zip(ROLES, shifts, strict=True))
 
 
 def own_keys(layer: nn.MultiheadAttention, count: int) -> tuple[Tensor, ...]:
     """The key and the value that ``add_bias_kv`` adds to those of every example, each [B, 1, E]."""
     if layer.bias_k is None or layer.bias_v is None:
         return ()
-    return layer.bias_k.expand(count, -1, -1), layer.bias_v.expand(count, -1, -1)
+    key = layer.bias_k.expand(count, -1, -1)
+    value = layer.bias_v.expand(count, -1, -1)
+    return key, value
 
 
 def _attend(
@@ -128,19 +134,23 @@ def _attend(
     dropout = layer.dropout if layer.training else 0.0
     weights = None
     if need_weights:
-        scores = q * math.sqrt(1 / q.shape[-1]) @ k.mT  # [B, heads, L, S]
+        scaled = q * math.sqrt(1 / q.shape[-1])
+        scores = scaled @ k.mT  # [B, heads, L, S]
         if mask is not None:
             scores = scores + mask
         weights = F.dropout(scores.softmax(-1), dropout)
         values = weights @ v
     else:
         values = F.scaled_dot_product_attention(q, k, v, mask, dropout, causal)
-    return values.transpose(1, 2).flatten(2), weights
+    joined = values.transpose(1, 2).flatten(2)
+    return joined, weights
 
 
 def _by_head(layer: nn.MultiheadAttention, x: Tensor) -> Tensor:
     """[B, heads, T, d] from [B, T, heads · d]."""
-    return x.reshape(*x.shape[:2], layer.num_heads, layer.head_dim).transpose(1, 2)
+    count, steps, _ = x.shape
+    apart = x.reshape(count, steps, layer.num_heads, layer.head_dim)
+    return apart.transpose(1, 2)
 
 
 def _joint_mask(
@@ -152,17 +162,23 @@ def _joint_mask(
     """What is added to the scores [B, heads, L, S], in a shape that broadcasts, or None."""
     parts = []
     if attn_mask is not None:
-        shape = (-1, layer.num_heads) if attn_mask.dim() == 3 else (1, 1)
-        parts.append(_additive(attn_mask, key).view(*shape, *attn_mask.shape[-2:]))
+        batch_and_heads = (-1, layer.num_heads) if attn_mask.dim() == 3 else (1, 1)
+        additive = _additive(attn_mask, key)
+        parts.append(additive.view(*batch_and_heads, *attn_mask.shape[-2:]))
     if key_padding_mask is not None:
-        parts.append(_additive(key_padding_mask, key)[:, None, None])
-    # Keys that the layer adds are behind those of the caller, and nobody hides them.
-    padded = [F.pad(part, (0, key.shape[1] - part.shape[-1])) for part in parts]
-    return sum(padded[1:], padded[0]) if padded else None
+        additive = _additive(key_padding_mask, key)
+        parts.append(additive[:, None, None])
+    if not parts:
+        return None
+    # Keys added by the layer come last and are never masked.
+    keys = key.shape[1]
+    padded = [F.pad(part, (0, keys - part.shape[-1])) for part in parts]
+    return sum(padded[1:], padded[0])
 
 
 def _additive(mask: Tensor, like: Tensor) -> Tensor:
     """A mask of numbers as it is; of truth values (True: no attention) as -∞ and 0."""
     if mask.dtype is not torch.bool:
         return mask.to(like.dtype)
-    return torch.zeros_like(mask, dtype=like.dtype).masked_fill(mask, -math.inf)
+    zeros = torch.zeros_like(mask, dtype=like.dtype)
+    return zeros.masked_fill(mask, -math.inf)

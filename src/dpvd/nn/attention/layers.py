@@ -27,7 +27,7 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
     The noise is √v ε with v = x²∗Var(θ), and is drawn for each example, position and output unit,
     as in a dense layer that is called on a sequence: at every position it has the distribution that
     noise on the weights would have caused; that positions share weights, and so would be
-    correlated, is left out. (One ε for a whole sequence would shift all keys alike wherever inputs
+    correlated, is ignored. (One ε for a whole sequence would shift all keys alike wherever inputs
     are normalised, and a softmax does not see such a shift.)
 
     Attributes:
@@ -38,16 +38,20 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        return torch.cat(list(matrices(self).values()), 1)
+        by_role = matrices(self)
+        side_by_side = list(by_role.values())
+        return torch.cat(side_by_side, 1)
 
     def blocks(self, values: Tensor) -> dict[str, Tensor]:
         """Split [..., Σ in] into the parts of the four matrices, by role."""
         widths = [self.embed_dim, self.kdim, self.vdim, self.embed_dim]
-        return dict(zip(ROLES, torch.split(values, widths, -1), strict=True))
+        parts = torch.split(values, widths, -1)
+        return dict(zip(ROLES, parts, strict=True))
 
     def variances(self) -> dict[str, Tensor]:
         """Variances of the weights by role: [E, in], or [in] or [] where weights share one."""
-        return self.blocks(self.weight_variance())
+        variance = self.weight_variance()
+        return self.blocks(variance)
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """That of one matrix."""
@@ -59,7 +63,8 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             self.kept = self.log_alpha() < threshold
             kept = self.blocks(self.kept)
             for role, matrix in matrices(self).items():
-                matrix.masked_fill_(~kept[role], 0.0)
+                removed = ~kept[role]
+                matrix.masked_fill_(removed, 0.0)
 
     def forward(
         self,
@@ -99,11 +104,14 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             return {}
         batch = 0 if self.batch_first else 1
         time = 1 - batch
+        count = query.shape[batch]
         queries = query.shape[time]
         keys = key.shape[time]
         lengths = [queries, keys, keys, queries]  # in the order of ROLES
-        noise = draw((query.shape[batch], sum(lengths), self.embed_dim), query)
-        return dict(zip(ROLES, torch.split(noise, lengths, 1), strict=True))
+        noise = draw((count, sum(lengths), self.embed_dim), query)
+        parts = torch.split(noise, lengths, 1)  # each [B, T, E]
+        by_role = zip(ROLES, parts, strict=True)
+        return dict(by_role)
 
     def projection(self, noise: dict[str, Tensor]) -> Projection:
         """The four linear maps with this noise, or without any."""
@@ -115,12 +123,15 @@ class AttentionMap(VariationalLayer, nn.MultiheadAttention):
             mean = self.linear_map(x, means[role], shifts[role])
             if not noise:
                 return mean
-            return mean + projected_std(x, variances[role]) * noise[role]
+            std = projected_std(x, variances[role])
+            spread = std * noise[role]
+            return mean + spread
 
         return project
 
     def extra_repr(self) -> str:
-        return f"{self.embed_dim}, {self.num_heads}{super().extra_repr()}"
+        rest = super().extra_repr()
+        return f"{self.embed_dim}, {self.num_heads}{rest}"
 
 
 def projected_std(x: Tensor, variance: Tensor) -> Tensor:
@@ -134,10 +145,13 @@ def projected_std(x: Tensor, variance: Tensor) -> Tensor:
     [[10.0]]
     """
     if variance.dim() == 2:
-        return noise_std(F.linear(x * x, variance))
-    if variance.dim() == 1:
-        return noise_std(((x * x) @ variance).unsqueeze(-1))
-    return noise_std(variance * sum_of_squares(x, -1))
+        output = F.linear(x * x, variance)
+    elif variance.dim() == 1:
+        output = (x * x) @ variance
+        output = output.unsqueeze(-1)
+    else:
+        output = variance * sum_of_squares(x, -1)
+    return noise_std(output)
 
 
 # The type that is ignored is that of forward, which has three inputs here, not one.
@@ -207,7 +221,8 @@ class AdditiveMultiheadAttention(AttentionMap, AdditiveNoise):  # type: ignore[m
             names = ["in_proj_weight", "out_proj.weight"]
         if self.kept is None:
             return dict.fromkeys(names)
-        masks = list(self.blocks(self.kept).values())  # in the order of ROLES
+        by_role = self.blocks(self.kept)
+        masks = list(by_role.values())
         if self._qkv_same_embed_dim:
             masks = [torch.cat(masks[:3]), masks[3]]
         return dict(zip(names, masks, strict=True))

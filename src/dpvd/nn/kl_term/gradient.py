@@ -78,13 +78,17 @@ def add_mean_gradient(
     """
     if prior == LogUniform():
         sigma = max(sigma, _LEAST_SIGMA)
-        _add_dawson(total, mean, 1 / (math.sqrt(2) * sigma), scale * math.sqrt(2) / sigma)
+        inner = 1 / (math.sqrt(2) * sigma)
+        outer = scale * math.sqrt(2) / sigma
+        _add_dawson(total, mean, inner, outer)
     elif type(prior) is ARD:
-        total.addcdiv_(mean, mean.square().add_(sigma**2 + SQUARE_OFFSET), value=scale)
+        divisor = mean.square().add_(sigma**2 + SQUARE_OFFSET)
+        total.addcdiv_(mean, divisor, value=scale)
     elif type(prior) is Gaussian:
         total.add_(mean, alpha=scale / prior.std**2)
     else:
-        total.add_(_mean_gradient_by_autograd(prior, mean, sigma), alpha=scale)
+        gradient = _mean_gradient_by_autograd(prior, mean, sigma)
+        total.add_(gradient, alpha=scale)
 
 
 @torch.no_grad()
@@ -107,24 +111,30 @@ def exact_gradients(mean: Tensor, log_sigma2: Tensor) -> tuple[Tensor, Tensor]:
 
     References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1).
     """
-    sigma = (log_sigma2.detach() / 2).exp_().clamp_min_(_LEAST_SIGMA)
-    ratio = (mean.detach() / sigma).contiguous()  # √2 x
+    root_2 = math.sqrt(2)
+    sigma = (log_sigma2.detach() / 2).exp_()
+    sigma = sigma.clamp_min_(_LEAST_SIGMA)
+    ratio = mean.detach() / sigma  # √2 x
+    ratio = ratio.contiguous()
     dawson = torch.zeros_like(ratio)
-    _add_dawson(dawson, ratio, 1 / math.sqrt(2), 1.0)
-    of_log_sigma2 = ratio.mul_(dawson).mul_(-1 / math.sqrt(2))
-    of_mean = dawson.div_(sigma).mul_(math.sqrt(2))
+    _add_dawson(dawson, ratio, 1 / root_2, 1.0)
+    of_log_sigma2 = ratio.mul_(dawson).mul_(-1 / root_2)
+    of_mean = dawson.div_(sigma).mul_(root_2)
     return of_mean, of_log_sigma2
 
 
 def _add_dawson(total: Tensor, x: Tensor, inner: float, outer: float) -> None:
     """Add outer · D(inner · x) to ``total`` in place."""
     threads = torch.get_num_threads()
-    if total.dtype == x.dtype and _is_plain(total) and _is_plain(x):
-        add_dawson(_as_array(total), _as_array(x), inner, outer, threads=threads)
-        return
-    apart = torch.zeros(x.shape, dtype=torch.float64)
-    add_dawson(_as_array(apart), _as_array(x.to(apart).contiguous()), inner, outer, threads=threads)
-    total.add_(apart.to(total))
+    in_place = total.dtype == x.dtype and _is_plain(total) and _is_plain(x)
+    target = total
+    if not in_place:
+        target = torch.zeros(x.shape, dtype=torch.float64)
+        x = x.to(target).contiguous()
+    out = _as_array(target)
+    add_dawson(out, _as_array(x), inner, outer, threads=threads)
+    if not in_place:
+        total.add_(target.to(total))
 
 
 def _is_plain(tensor: Tensor) -> bool:
@@ -134,19 +144,25 @@ def _is_plain(tensor: Tensor) -> bool:
 
 def _is_supported(tensor: Tensor) -> bool:
     """Whether the Dawson function of :mod:`dpvd.native` takes such numbers."""
-    return tensor.device.type == "cpu" and tensor.dtype in (torch.float32, torch.float64)
+    on_cpu = tensor.device.type == "cpu"
+    is_float = tensor.dtype in (torch.float32, torch.float64)
+    return on_cpu and is_float
 
 
 def _as_array(tensor: Tensor) -> npt.NDArray[Any]:
     """The memory of a plain tensor, one-dimensional, shared."""
-    return tensor.detach().view(-1).numpy()
+    flat = tensor.detach().view(-1)
+    return flat.numpy()
 
 
 def _mean_gradient_by_autograd(prior: Prior, mean: Tensor, sigma: float) -> Tensor:
-    log_sigma2 = mean.new_tensor(2 * math.log(sigma) if sigma > 0 else -math.inf)
+    log_sigma2 = -math.inf
+    if sigma > 0:
+        log_sigma2 = 2 * math.log(sigma)
     with torch.enable_grad():
         leaf = mean.detach().requires_grad_()
-        (gradient,) = torch.autograd.grad(prior.kl(leaf, log_sigma2).sum(), leaf)
+        divergence = prior.kl(leaf, mean.new_tensor(log_sigma2))
+        (gradient,) = torch.autograd.grad(divergence.sum(), leaf)
     return gradient
 
 
@@ -174,10 +190,11 @@ class KLGradient:
 
         Edge cases: ``total`` may be the parameter itself if it has not changed since.
         """
+        factor = scale * self.weight
         if self.add_closed_form is not None:
-            self.add_closed_form(total, scale * self.weight)  # first: it reads the parameter
+            self.add_closed_form(total, factor)  # first: it reads the parameter
         if self.gradient is not None:
-            total.add_(self.gradient, alpha=scale * self.weight)
+            total.add_(self.gradient, alpha=factor)
 
 
 def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]:
@@ -214,10 +231,13 @@ def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]
     gradients = _by_autograd(others, parameters)
     for layer in exact:
         for name, gradient in _exact_gradients_of(layer, names).items():
-            gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            if name in gradients:
+                gradient = gradients[name] + gradient
+            gradients[name] = gradient
     found = {}
     for name in in_place | gradients:
-        found[name] = KLGradient(weight, in_place.get(name), gradients.get(name))
+        closed_form = in_place.get(name)
+        found[name] = KLGradient(weight, closed_form, gradients.get(name))
     return found
 
 
@@ -254,7 +274,8 @@ def _add_tied_gradient(layer: AdditiveNoise, name: str, total: Tensor, scale: fl
         return
     gradient = torch.zeros_like(mean)
     add_mean_gradient(layer.prior, gradient, mean, sigma, scale)
-    total.add_(gradient.masked_fill_(~seen, 0.0))
+    gradient.masked_fill_(~seen, 0.0)
+    total.add_(gradient)
 
 
 def _has_exact_gradients(layer: VariationalLayer) -> TypeGuard[AdditiveNoise]:
@@ -265,19 +286,25 @@ def _has_exact_gradients(layer: VariationalLayer) -> TypeGuard[AdditiveNoise]:
     own = {**layer._parameters, **layer._buffers}
     if not {"weight", "log_sigma2"} <= own.keys():
         return False
-    alike = layer.log_sigma2.shape == layer.weight.shape
-    return alike and layer.log_sigma2.dtype == layer.weight.dtype and _is_supported(layer.weight)
+    weight = layer.weight
+    log_sigma2 = layer.log_sigma2
+    same_shape = log_sigma2.shape == weight.shape
+    same_type = log_sigma2.dtype == weight.dtype
+    return same_shape and same_type and _is_supported(weight)
 
 
 def _exact_gradients_of(layer: AdditiveNoise, names: Mapping[int, str]) -> dict[str, Tensor]:
     """Of the means and of log σ², by the names of those that are trained."""
     (seen,) = layer.mean_masks().values()
+    parameters = (layer.weight, layer.log_sigma2)
     gradients: dict[str, Tensor] = {}
-    found = exact_gradients(layer.weight, layer.log_sigma2)
-    for parameter, gradient in zip((layer.weight, layer.log_sigma2), found, strict=True):
+    for parameter, gradient in zip(parameters, exact_gradients(*parameters), strict=True):
         name = names.get(id(parameter))
-        if name is not None:
-            gradients[name] = gradient if seen is None else gradient.masked_fill_(~seen, 0.0)
+        if name is None:
+            continue
+        if seen is not None:
+            gradient.masked_fill_(~seen, 0.0)
+        gradients[name] = gradient
     return gradients
 
 
@@ -290,6 +317,7 @@ def _by_autograd(
     trained = [term for term in terms if term.requires_grad]
     if not trained:
         return {}
-    found = torch.autograd.grad(trained, list(parameters.values()), allow_unused=True)
+    inputs = list(parameters.values())
+    found = torch.autograd.grad(trained, inputs, allow_unused=True)
     by_name = zip(parameters, found, strict=True)
     return {name: gradient for name, gradient in by_name if gradient is not None}

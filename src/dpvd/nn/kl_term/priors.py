@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
 
-import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice, positive
 from dpvd.nn.kl_term.divergences import exact_kl, kingma_kl, molchanov_kl
@@ -29,7 +29,8 @@ SQUARE_OFFSET = 1e-16
 
 def log_square(mean: Tensor) -> Tensor:
     """log(mean² + 1e-16): the offset keeps the value and its gradient finite at mean = 0."""
-    return (mean.square() + SQUARE_OFFSET).log()
+    square = mean.square()
+    return (square + SQUARE_OFFSET).log()
 
 
 class Prior(ABC):
@@ -52,10 +53,12 @@ class _ScaleFreePrior(Prior):
         """The KL as a function of log α, elementwise."""
 
     def kl(self, mean: Tensor, log_sigma2: Tensor) -> Tensor:
-        return self.of_log_alpha(log_sigma2 - log_square(mean))
+        log_alpha = log_sigma2 - log_square(mean)
+        return self.of_log_alpha(log_alpha)
 
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
-        return self.of_log_alpha(log_alpha).expand_as(mean)
+        divergence = self.of_log_alpha(log_alpha)
+        return divergence.expand_as(mean)
 
 
 class Approximation(StrEnum):
@@ -94,7 +97,9 @@ class LogUniform(_ScaleFreePrior):
         object.__setattr__(self, "approximation", approximation)
 
     def of_log_alpha(self, log_alpha: Tensor) -> Tensor:
-        return _LOG_UNIFORM_KL[Approximation(self.approximation)](log_alpha)
+        approximation = Approximation(self.approximation)
+        kl = _LOG_UNIFORM_KL[approximation]
+        return kl(log_alpha)
 
 
 @dataclass(frozen=True)
@@ -102,14 +107,15 @@ class ARD(_ScaleFreePrior):
     """Gaussian N(0, s²), with the s that is best for each weight: KL = ½ log(1 + 1/α)."""
 
     def of_log_alpha(self, log_alpha: Tensor) -> Tensor:
-        return 0.5 * torch.nn.functional.softplus(-log_alpha)
+        return 0.5 * F.softplus(-log_alpha)
 
 
 @dataclass(frozen=True)
 class Gaussian(Prior):
     """N(0, std²): KL = ½ ((σ² + mean²)/std² - 1 - log(σ²/std²)).
 
-    >>> Gaussian().kl(torch.tensor(1.0), torch.tensor(0.0)).item()
+    >>> from torch import tensor
+    >>> Gaussian().kl(tensor(1.0), tensor(0.0)).item()
     0.5
     """
 
@@ -120,10 +126,13 @@ class Gaussian(Prior):
 
     def kl(self, mean: Tensor, log_sigma2: Tensor) -> Tensor:
         log_ratio = log_sigma2 - 2 * math.log(self.std)
-        return 0.5 * (log_ratio.exp() + (mean / self.std).square() - 1 - log_ratio)
+        square = (mean / self.std).square()
+        doubled = log_ratio.exp() + square - 1 - log_ratio
+        return 0.5 * doubled
 
     def kl_multiplicative(self, mean: Tensor, log_alpha: Tensor) -> Tensor:
-        return self.kl(mean, log_alpha + log_square(mean))
+        log_sigma2 = log_alpha + log_square(mean)
+        return self.kl(mean, log_sigma2)
 
 
 _BY_NAME = MappingProxyType(

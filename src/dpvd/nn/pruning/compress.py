@@ -26,9 +26,10 @@ class LayerSize:
     after: tuple[int, int]
 
     def __str__(self) -> str:
-        before = f"{self.before[0]}→{self.before[1]}"
-        after = f"{self.after[0]}→{self.after[1]}"
-        return f"{self.name or 'model'}: {before} became {after}"
+        name = self.name or "model"
+        inputs, outputs = self.before
+        fewer_inputs, fewer_outputs = self.after
+        return f"{name}: {inputs}→{outputs} became {fewer_inputs}→{fewer_outputs}"
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def compress(
 
     - if no weight leaves it: nothing of it arrives anywhere; or
     - if no weight enters it: it has the constant value f(b_j), with f the activations, and w_j
-      f(b_j), summed over the places from which the next layer reads it, is added to that layer's
+      f(b_j), summed over the positions at which the next layer reads it, is added to that layer's
       bias.
 
     Units stay apart in pointwise activations, and channels also in pooling and, from a convolution
@@ -126,9 +127,14 @@ def compress(
             for link in list(links(chain)):
                 shrinking |= _shrink(chain, link)
     after = _sizes(copied)
-    layers = tuple(LayerSize(name, before[name], after[name]) for name in before)
-    score_after = None if score is None else float(score(copied))
-    return copied, Compression(layers, parameters_before, _count(copied), score_before, score_after)
+    compression = Compression(
+        layers=tuple(LayerSize(name, before[name], after[name]) for name in before),
+        parameters_before=parameters_before,
+        parameters_after=_count(copied),
+        score_before=score_before,
+        score_after=None if score is None else float(score(copied)),
+    )
+    return copied, compression
 
 
 def _means(model: nn.Module) -> nn.Module:
@@ -147,23 +153,33 @@ def _shrink(chain: nn.Module, link: Link) -> bool:
     first: Layer = chain.get_submodule(link.first)  # type: ignore[assignment]
     second: Layer = chain.get_submodule(link.second)  # type: ignore[assignment]
     units = len(first.weight)
-    places = math.prod(second.weight.shape[1:]) // max(units, 1)
-    reads = second.weight.reshape(len(second.weight), units, places)  # [out, units, places]
+    outputs = len(second.weight)
+    positions = math.prod(second.weight.shape[1:]) // max(units, 1)
+    reads = second.weight.reshape(outputs, units, positions)
     value, constant = link.constants(first, second)  # [units]
-    used = ~constant & (reads != 0).any(2).any(0)
+    is_read = (reads != 0).any(2).any(0)  # [units]
+    used = ~constant & is_read
     if type(first) is not nn.Linear and not used.any():
         used[0] = True  # torch has no convolution without channels
     if used.all():
         return False
-    # [out]; a unit that goes without having a constant value has no weight here.
-    folded = reads.sum(2)[:, ~used] @ value[~used]
-    bias = folded if second.bias is None else second.bias + folded
-    second_bias = None if second.bias is None and not folded.any() else bias
+    # A unit that goes without having a constant value has no weight here.
+    removed = ~used
+    weights = reads.sum(2)[:, removed]  # [out, removed units]
+    folded = weights @ value[removed]  # [out]
+    second_bias = second.bias
+    if second_bias is not None:
+        second_bias = second_bias + folded
+    elif folded.any():
+        second_bias = folded
     first_bias = None if first.bias is None else first.bias[used]
-    # After Flatten a channel is read at several places.
-    inputs = used.repeat_interleave(second.weight.shape[1] // units)
-    setattr(chain, link.first, _layer(first, first.weight[used], first_bias))
-    setattr(chain, link.second, _layer(second, second.weight[:, inputs], second_bias))
+    # After Flatten a channel is read at several positions.
+    inputs_per_unit = second.weight.shape[1] // units
+    inputs = used.repeat_interleave(inputs_per_unit)
+    smaller_first = _layer(first, first.weight[used], first_bias)
+    smaller_second = _layer(second, second.weight[:, inputs], second_bias)
+    setattr(chain, link.first, smaller_first)
+    setattr(chain, link.second, smaller_second)
     return True
 
 
@@ -176,7 +192,8 @@ def _layer(like: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
     layer: Layer
     if isinstance(like, nn.Linear):
         layer = nn.Linear(1, 1, device="meta")  # initialises nothing and draws nothing
-        layer.out_features, layer.in_features = weight.shape
+        layer.out_features = weight.shape[0]
+        layer.in_features = weight.shape[1]
     else:
         kind = next(kind for kind in (nn.Conv1d, nn.Conv2d, nn.Conv3d) if isinstance(like, kind))
         geometry = {name: getattr(like, name) for name in _GEOMETRY}
@@ -185,8 +202,10 @@ def _layer(like: nn.Module, weight: Tensor, bias: Tensor | None) -> Layer:
         layer.in_channels = weight.shape[1] * like.groups
     trainable = like.weight.requires_grad
     layer.weight = nn.Parameter(weight.detach().clone(), requires_grad=trainable)
-    values = None if bias is None else nn.Parameter(bias.detach().clone(), requires_grad=trainable)
-    layer.register_parameter("bias", values)
+    own_bias = None
+    if bias is not None:
+        own_bias = nn.Parameter(bias.detach().clone(), requires_grad=trainable)
+    layer.register_parameter("bias", own_bias)
     return layer.eval()
 
 
@@ -202,4 +221,5 @@ def _sizes(model: nn.Module) -> dict[str, tuple[int, int]]:
 
 
 def _count(model: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())
+    sizes = [parameter.numel() for parameter in model.parameters()]
+    return sum(sizes)

@@ -30,15 +30,19 @@ class SparseState:
 
     def to_dense(self) -> dict[str, Tensor]:
         """The state with all tensors dense, for ``load_state_dict``."""
-        return {
-            name: t.to_dense().reshape(self.shapes[name]) if t.layout is torch.sparse_csr else t
-            for name, t in self.tensors.items()
-        }
+        dense = {}
+        for name, tensor in self.tensors.items():
+            if tensor.layout is torch.sparse_csr:
+                tensor = tensor.to_dense().reshape(self.shapes[name])
+            dense[name] = tensor
+        return dense
 
     def __str__(self) -> str:
         sparse = sum(tensor.layout is torch.sparse_csr for tensor in self.tensors.values())
-        sizes = f"{self.dense_bytes:,} became {self.bytes:,} bytes"
-        return f"{sparse} of {len(self.tensors)} tensors sparse: {sizes}"
+        return (
+            f"{sparse} of {len(self.tensors)} tensors sparse:"
+            f" {self.dense_bytes:,} became {self.bytes:,} bytes"
+        )
 
 
 @torch.no_grad()

@@ -14,8 +14,7 @@ __all__ = ["LAYERS", "POINTWISE", "Layer", "Link", "links"]
 Layer: TypeAlias = nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d
 LAYERS: tuple[type[Layer], ...] = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
-# Activations that treat every unit alike and on its own, so that one unit can go without touching
-# the others.
+# Activations that treat every unit alike and on its own: one can go without touching the others.
 POINTWISE: tuple[type[nn.Module], ...] = (
     nn.Identity,
     nn.Dropout,
@@ -95,7 +94,8 @@ class Link:
         value = first.weight.new_zeros(len(first.weight))
         if first.bias is not None:
             value = first.bias.detach().clone()
-        constant = ~(first.weight != 0).flatten(1).any(1)
+        is_entered = (first.weight != 0).flatten(1).any(1)
+        constant = ~is_entered
         for module in (*self.between, second):
             if type(module) in POINTWISE:
                 value = module(value)
@@ -122,9 +122,12 @@ def links(chain: nn.Module) -> Iterator[Link]:
 
 def _is_plain(module: nn.Module) -> bool:
     """Whether a layer's weight is all there is to it: no reparametrisation, no hooks, no groups."""
-    plain = type(module) in LAYERS and set(module._parameters) == {"weight", "bias"}
+    if type(module) not in LAYERS:
+        return False
+    plain = set(module._parameters) == {"weight", "bias"}
     hooked = bool(module._forward_hooks or module._forward_pre_hooks)
-    return plain and not hooked and getattr(module, "groups", 1) == 1
+    grouped = getattr(module, "groups", 1) != 1
+    return plain and not hooked and not grouped
 
 
 def _are_linked(first: nn.Module, between: list[nn.Module], second: nn.Module) -> bool:
@@ -139,19 +142,22 @@ def _are_linked(first: nn.Module, between: list[nn.Module], second: nn.Module) -
         return type(second) is type(first)
     if not isinstance(first, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return isinstance(second, nn.Linear)
-    # Each channel has p places, and so p inputs.
+    # Each channel has p positions, and so p inputs.
     return isinstance(second, nn.Linear) and second.in_features % first.out_channels == 0
 
 
 def _flattens(module: nn.Module) -> bool:
     """Whether all dimensions but the batch become one."""
-    return type(module) is nn.Flatten and module.start_dim == 1 and module.end_dim == -1
+    if type(module) is not nn.Flatten:
+        return False
+    return module.start_dim == 1 and module.end_dim == -1
 
 
 def _is_channelwise(module: nn.Module, convolution: nn.Module) -> bool:
     # With return_indices a pooling returns a pair, which no layer takes.
     returns_pair = getattr(module, "return_indices", False)
-    return type(module) in _CHANNELWISE[type(convolution)] and not returns_pair
+    channelwise = _CHANNELWISE[type(convolution)]
+    return type(module) in channelwise and not returns_pair
 
 
 def _keeps_constants(module: nn.Module) -> bool:
@@ -161,7 +167,8 @@ def _keeps_constants(module: nn.Module) -> bool:
     """
     if isinstance(module, nn.AvgPool1d | nn.AvgPool2d | nn.AvgPool3d):
         counts_zeros = module.count_include_pad and _is_padded(module.padding)
-        return not counts_zeros and getattr(module, "divisor_override", None) is None
+        divisor = getattr(module, "divisor_override", None)
+        return not counts_zeros and divisor is None
     if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
         return module.padding_mode != "zeros" or not _is_padded(module.padding)
     return True

@@ -75,12 +75,16 @@ class _LSTM(Cell):
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
-        i, f, g, o = gates.chunk(4, 1)
-        gates[:, : 2 * i.shape[1]].sigmoid_()  # i and f
+        i, f, g, o = gates.chunk(4, 1)  # views of [B, hidden]
+        size = i.shape[1]
+        i_and_f = gates[:, : 2 * size]
+        i_and_f.sigmoid_()
         g.tanh_()
         o.sigmoid_()
-        torch.mul(f, before[1], out=kept).addcmul_(i, g)
-        torch.tanh(kept, out=hidden).mul_(o)
+        torch.mul(f, before[1], out=kept)
+        kept.addcmul_(i, g)
+        torch.tanh(kept, out=hidden)
+        hidden.mul_(o)
 
     @staticmethod
     def backward(gates: Tensor, kept: Tensor, before: State, arriving: list[Tensor]) -> Tensor:
@@ -112,11 +116,14 @@ class _GRU(Cell):
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
-        r, z, n = gates.chunk(3, 1)
-        both = 2 * r.shape[1]  # r and z
-        gates[:, :both].add_(b[:, :both]).sigmoid_()
+        r, z, n = gates.chunk(3, 1)  # views of [B, hidden]
+        both = 2 * r.shape[1]
+        r_and_z = gates[:, :both]
+        r_and_z.add_(b[:, :both])
+        r_and_z.sigmoid_()
         kept.copy_(b[:, both:])
-        n.addcmul_(r, kept).tanh_()
+        n.addcmul_(r, kept)
+        n.tanh_()
         torch.lerp(n, before[0], z, out=hidden)
 
     @staticmethod
@@ -129,11 +136,13 @@ class _GRU(Cell):
         dh *= z
         _sigmoid_backward(to_z, z, grad_input=z)
         _tanh_backward(to_n, n, grad_input=n)
-        # n = tanh(a_n + σ(r) b_n): the gradient of b_n is σ(r) times that of a_n, which is in n by
-        # now.
-        through_reset = n * r
-        _sigmoid_backward(kept * n, r, grad_input=r)
-        return torch.cat([gates[:, : 2 * r.shape[1]], through_reset], 1)
+        # n = tanh(a_n + σ(r) b_n): the gradient of a_n, in n by now, times σ(r) is that of b_n.
+        of_b_n = n * r
+        of_r = kept * n
+        _sigmoid_backward(of_r, r, grad_input=r)
+        size = r.shape[1]
+        r_and_z = gates[:, : 2 * size]
+        return torch.cat([r_and_z, of_b_n], 1)
 
 
 class _TanhRNN(Cell):
@@ -146,7 +155,8 @@ class _TanhRNN(Cell):
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
-        hidden.copy_(gates.tanh_())
+        gates.tanh_()
+        hidden.copy_(gates)
 
     @staticmethod
     def backward(gates: Tensor, kept: Tensor, before: State, arriving: list[Tensor]) -> Tensor:
@@ -164,7 +174,8 @@ class _ReluRNN(Cell):
 
     @staticmethod
     def forward(gates: Tensor, b: Tensor, before: State, kept: Tensor, hidden: Tensor) -> None:
-        hidden.copy_(gates.relu_())
+        gates.relu_()
+        hidden.copy_(gates)
 
     @staticmethod
     def backward(gates: Tensor, kept: Tensor, before: State, arriving: list[Tensor]) -> Tensor:

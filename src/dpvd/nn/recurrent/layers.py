@@ -66,14 +66,18 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
 
     @property
     def weight(self) -> Tensor:  # type: ignore[override]
-        return torch.cat([getattr(self, name) for name in self.names], 1)
+        matrices = [getattr(self, name) for name in self.names]
+        return torch.cat(matrices, 1)
 
     def blocks(self, matrix: Tensor) -> dict[str, Tensor]:
         """Split [..., Σ in] into the parts of the weight matrices, by name."""
-        return dict(zip(self.names, torch.split(matrix, self._widths, -1), strict=True))
+        parts = torch.split(matrix, self._widths, -1)
+        return dict(zip(self.names, parts, strict=True))
 
     def mean_masks(self) -> dict[str, Tensor | None]:
-        return dict.fromkeys(self.names) if self.kept is None else dict(self.blocks(self.kept))
+        if self.kept is None:
+            return dict.fromkeys(self.names)
+        return {**self.blocks(self.kept)}
 
     def linear_map(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """That of one weight matrix."""
@@ -88,12 +92,14 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
     def prune(self, threshold: float) -> None:
         self.kept = self.log_alpha() < threshold
         for name, kept in self.blocks(self.kept).items():
-            getattr(self, name).masked_fill_(~kept, 0.0)
+            matrix = getattr(self, name)
+            matrix.masked_fill_(~kept, 0.0)
 
     def forward(self, input: Tensor, hx: Any = None) -> Any:
         if not is_sampling(self) and self.kept is None:
             return super(VariationalLayer, self).forward(input, hx)  # that of the torch layer
-        return unroll(self, input, hx, self.weights_for(input))
+        weights_of = self.weights_for(input)
+        return unroll(self, input, hx, weights_of)
 
     def weights_for(self, input: Tensor) -> WeightsOf:
         """The means, and if the layer samples also noise, drawn anew for this input."""
@@ -112,7 +118,9 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
             ih = f"weight_ih_{end}"
             hh = f"weight_hh_{end}"
             if kept:
-                weights = replace(weights, ih=weights.ih * kept[ih], hh=weights.hh * kept[hh])
+                mean_ih = weights.ih * kept[ih]
+                mean_hh = weights.hh * kept[hh]
+                weights = replace(weights, ih=mean_ih, hh=mean_hh)
             return replace(weights, noise_ih=noise.get(ih), noise_hh=noise.get(hh))
 
         return weights_of
@@ -124,7 +132,8 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         gates = CELLS[self.mode].blocks * self.hidden_size
         count = input.shape[0 if self.batch_first else 1]
         matrices = len(self.names)
-        draws = draw((count, matrices * gates), input).chunk(matrices, 1)  # each [B, gates]
+        together = draw((count, matrices * gates), input)
+        draws = together.chunk(matrices, 1)  # each [B, gates]
         variances = self.blocks(self._variance_rows())
         noise = {}
         for (name, variance), epsilon in zip(variances.items(), draws, strict=True):
@@ -135,7 +144,10 @@ class AdditiveRecurrent(AdditiveNoise, nn.RNNBase):
         """σ² as [gates, Σ in], or [1, Σ in] where all gates share it: v then is one per example."""
         if self.rates is Rates.WEIGHT or self.kept is not None:
             return self.weight_variance()
-        return self.log_sigma2.exp().expand(1, sum(self._widths)).contiguous()
+        variance = self.log_sigma2.exp()
+        width = sum(self._widths)
+        row = variance.expand(1, width)
+        return row.contiguous()
 
     @property
     def _widths(self) -> list[int]:

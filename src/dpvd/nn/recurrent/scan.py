@@ -36,16 +36,20 @@ class Noise:
 
     def std(self, value: Tensor) -> Tensor:
         """√(x²σ²) for inputs [..., in]: [..., gates] or [..., 1]."""
-        return noise_std(F.linear(value.square(), self.variance))
+        squares = value.square()
+        variance = F.linear(squares, self.variance)
+        return noise_std(variance)
 
     def detach(self) -> "Noise":
         """The same as constants."""
-        return Noise(self.variance.detach(), self.draw)
+        variance = self.variance.detach()
+        return Noise(variance, self.draw)
 
 
 def half_inverse(std: Tensor) -> Tensor:
-    """1 / (2√v), what the gradient of √v is multiplied by to be that of v; 0 where v is."""
-    return torch.where(std > 0, 0.5 / std, 0.0)
+    """1 / (2√v), the derivative of √v; 0 where v is."""
+    inverse = 0.5 / std
+    return torch.where(std > 0, inverse, 0.0)
 
 
 def variance_gradient(delta: Tensor, draw: Tensor, slope: Tensor) -> Tensor:
@@ -66,8 +70,10 @@ def before(hidden: Tensor, start: Tensor, reverse: bool) -> Tensor:
     """h_(t-1) for all t, [T, B, hidden], from h_t and the state at the start."""
     first = start.unsqueeze(0)
     if reverse:
-        return torch.cat([hidden[1:], first])
-    return torch.cat([first, hidden[:-1]])
+        later = hidden[1:]
+        return torch.cat([later, first])
+    earlier = hidden[:-1]
+    return torch.cat([first, earlier])
 
 
 def scan(
@@ -161,18 +167,24 @@ class _Scan(torch.autograd.Function):
     ) -> tuple[Tensor | None, ...]:
         steps, count, _ = a.shape
         size = len(weight) // cell.blocks
+        width = weight.shape[1]  # of h
         gates = a.detach()  # [T, B, gates]; the cell writes activations over it
-        hidden = a.new_empty(steps, count, weight.shape[1])
+        hidden = a.new_empty(steps, count, width)
         kept = a.new_empty(steps, count, size if cell.keeps else 0)
-        raw = hidden if projection is None else a.new_empty(steps, count, size)
-        noise = None if variance is None or draw is None else Noise(variance, draw)
-        # √v, [T, B, gates], or [T, B, 1] where all gates share it
-        std = None if noise is None else a.new_empty(steps, count, len(noise.variance))
+        raw = hidden
+        if projection is not None:
+            raw = a.new_empty(steps, count, size)
+        noise = None
+        std = None  # √v, [T, B, gates], or [T, B, 1] where all gates share it
+        if variance is not None and draw is not None:
+            noise = Noise(variance, draw)
+            std = a.new_empty(steps, count, len(variance))
 
         state = start
         for t in _order(steps, reverse):
             h = state[0]  # [B, hidden]
-            b = _recurrent_part(gates[t], None if offset is None else offset[t], h, weight)
+            step_offset = None if offset is None else offset[t]
+            b = _recurrent_part(gates[t], step_offset, h, weight)  # [B, gates]
             if noise is not None and std is not None:
                 std[t] = noise.std(h)
                 b.addcmul_(std[t], noise.draw)
@@ -188,14 +200,17 @@ class _Scan(torch.autograd.Function):
         ctx.save_for_backward(*saved, *start)
         ctx.set_materialize_grads(False)
         unprojected = None if projection is None else raw
-        ctx.mark_non_differentiable(*(v for v in (slope, unprojected) if v is not None))
-        return hidden, slope, unprojected, *(part.clone() for part in state)
+        constants = [value for value in (slope, unprojected) if value is not None]
+        ctx.mark_non_differentiable(*constants)
+        end = [part.clone() for part in state]
+        return hidden, slope, unprojected, *end
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Any, ...]:
-        saved = _Saved(*ctx.saved_tensors[: len(_Saved._fields)])
-        start = ctx.saved_tensors[len(_Saved._fields) :]
+        fields = len(_Saved._fields)
+        saved = _Saved(*ctx.saved_tensors[:fields])
+        start = ctx.saved_tensors[fields:]
         d_hidden, _, _, *d_end = grads
         arriving = [
             torch.zeros_like(part) if gradient is None else gradient.clone()
@@ -260,38 +275,53 @@ def _go_back(
         δ = dL/db, [T, B, gates]; and dL/dh_t before it goes through the projections, [T, B,
         hidden], or None without projections.
     """
-    deltas = saved.gates if cell.sums else torch.empty_like(saved.gates)
-    at_projection = None if saved.projection is None else torch.empty_like(saved.hidden)
-    order = _order(len(saved.gates), reverse)
+    gates = saved.gates  # [T, B, gates]
+    projection = saved.projection
+    deltas = gates if cell.sums else torch.empty_like(gates)
+    at_projection = None
+    if projection is not None:
+        at_projection = torch.empty_like(saved.hidden)
+    order = _order(len(gates), reverse)
     for position in reversed(range(len(order))):
         t = order[position]
-        state = start  # before the step
+        before_step = start
         if position > 0:
             previous = order[position - 1]
-            state = (saved.hidden[previous], saved.kept[previous])
+            before_step = (saved.hidden[previous], saved.kept[previous])
         if d_hidden is not None:
             arriving[0] += d_hidden[t]
-        if at_projection is not None and saved.projection is not None:
+        if at_projection is not None and projection is not None:
             at_projection[t] = arriving[0]
-            arriving[0] = arriving[0] @ saved.projection  # [B, size]
-        delta = cell.backward(saved.gates[t], saved.kept[t], state, arriving)  # [B, gates]
+            arriving[0] = arriving[0] @ projection  # [B, size]
+        delta = cell.backward(gates[t], saved.kept[t], before_step, arriving)  # [B, gates]
         if not cell.sums:
             deltas[t] = delta
         if cell.carries:
             arriving[0] = torch.addmm(arriving[0], delta, saved.weight)  # [B, hidden]
         else:
-            arriving[0] = delta @ saved.weight
-        if saved.variance is not None and saved.draw is not None and saved.slope is not None:
-            u = variance_gradient(delta, saved.draw, saved.slope[t])
-            arriving[0].addcmul_(state[0], u @ saved.variance, value=2)  # dv/dh = 2 h σ²
+            arriving[0] = delta @ saved.weight  # [B, hidden]
+        _add_through_variance(saved, t, delta, before_step[0], arriving[0])
     return deltas, at_projection
+
+
+def _add_through_variance(
+    saved: _Saved, t: int, delta: Tensor, h_before: Tensor, total: Tensor
+) -> None:
+    """Add to ``total`` [B, hidden] what reaches h_(t-1) through the variance of its noise."""
+    if saved.variance is None or saved.draw is None or saved.slope is None:
+        return
+    u = variance_gradient(delta, saved.draw, saved.slope[t])
+    total.addcmul_(h_before, u @ saved.variance, value=2)  # dv/dh = 2 h σ²
 
 
 def _order(steps: int, reverse: bool) -> range:
     """The steps in the order in which they are taken."""
-    return range(steps)[::-1] if reverse else range(steps)
+    forwards = range(steps)
+    return forwards[::-1] if reverse else forwards
 
 
 def _summed_outer(left: Tensor, right: Tensor) -> Tensor:
     """Σ over steps and examples of left ⊗ right, from [T, B, out] and [T, B, in]."""
-    return left.flatten(0, 1).T @ right.flatten(0, 1)
+    left_rows = left.flatten(0, 1)  # [T B, out]
+    right_rows = right.flatten(0, 1)  # [T B, in]
+    return left_rows.T @ right_rows

@@ -31,7 +31,8 @@ class Weights:
         """The same as constants."""
         constants: dict[str, Any] = {}
         for name, value in vars(self).items():
-            constants[name] = None if value is None else value.detach()
+            if value is not None:
+                constants[name] = value.detach()
         return Weights(**constants)
 
 
@@ -71,7 +72,8 @@ class Pass:
 
     def before(self) -> Tensor:
         """h_(t-1), [T, B, hidden]."""
-        return before(self.hidden.detach(), self.start, self.reverse)
+        hidden = self.hidden.detach()
+        return before(hidden, self.start, self.reverse)
 
 
 def unroll(
@@ -102,7 +104,8 @@ def unroll(
     >>> torch.allclose(unroll(layer, x, None, own_weights(layer))[0], layer(x)[0], atol=1e-6)
     True
     """
-    x = x.transpose(0, 1) if layer.batch_first else x  # [T, B, in]
+    if layer.batch_first:
+        x = x.transpose(0, 1)  # [T, B, in]
     starts = _start(layer, x, state)  # each [layers · directions, B, hidden]
     ends: list[State] = []
     for depth in range(layer.num_layers):
@@ -110,25 +113,31 @@ def unroll(
         for suffix in directions(layer):
             end = f"l{depth}{suffix}"
             start = tuple(part[len(ends)] for part in starts)
-            one = Pass(end, weights_of(end), x.detach(), start[0].detach())
+            first_hidden = start[0].detach()
+            one = Pass(end, weights_of(end), x.detach(), first_hidden)
             hidden, last = _run(layer.mode, x, start, one, constant=passes is not None)
             outputs.append(hidden)
             ends.append(last)
             if passes is not None:
                 passes.append(one)
-        x = outputs[0] if len(outputs) == 1 else torch.cat(outputs, -1)
+        x = outputs[0]
+        if len(outputs) > 1:
+            x = torch.cat(outputs, -1)
         if depth < layer.num_layers - 1:
             x = F.dropout(x, layer.dropout, layer.training)
-    outputs_in_order = x.transpose(0, 1) if layer.batch_first else x
+    if layer.batch_first:
+        x = x.transpose(0, 1)
     last_state = tuple(torch.stack(parts) for parts in zip(*ends, strict=True))
     if len(last_state) == 1:
-        return outputs_in_order, last_state[0]
-    return outputs_in_order, last_state
+        return x, last_state[0]
+    return x, last_state
 
 
 def directions(layer: nn.RNNBase) -> tuple[str, ...]:
     """What the names of the weights of each direction end in."""
-    return ("", "_reverse") if layer.bidirectional else ("",)
+    if layer.bidirectional:
+        return ("", "_reverse")
+    return ("",)
 
 
 def own_weights(layer: nn.RNNBase) -> WeightsOf:
@@ -191,21 +200,31 @@ def _run(mode: str, x: Tensor, start: State, one: Pass, *, constant: bool) -> tu
 
 
 def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    return None if first is None or second is None else first + second
+    if first is None or second is None:
+        return None
+    return first + second
 
 
 def _offset(weights: Weights, x: Tensor) -> Tensor:
     """b_hh, or zero, for each step and example, without being written out."""
-    bias = weights.hh.new_zeros(1) if weights.bias_hh is None else weights.bias_hh
-    return bias.expand(*x.shape[:2], len(weights.hh))
+    bias = weights.bias_hh
+    if bias is None:
+        bias = weights.hh.new_zeros(1)
+    steps, count, _ = x.shape
+    return bias.expand(steps, count, len(weights.hh))
 
 
 def _start(layer: nn.RNNBase, x: Tensor, state: Any) -> State:
     """The state as a tuple, zeros where none is given; each [layers · directions, B, hidden]."""
     if state is not None:
-        return state if isinstance(state, tuple) else (state,)
-    count = layer.num_layers * len(directions(layer))
-    h = x.new_zeros(count, x.shape[1], layer.proj_size or layer.hidden_size)
+        if isinstance(state, tuple):
+            return state
+        return (state,)
+    passes = layer.num_layers * len(directions(layer))
+    count = x.shape[1]
+    width = layer.proj_size or layer.hidden_size
+    h = x.new_zeros(passes, count, width)
     if layer.mode != "LSTM":
         return (h,)
-    return h, x.new_zeros(count, x.shape[1], layer.hidden_size)
+    c = x.new_zeros(passes, count, layer.hidden_size)
+    return h, c

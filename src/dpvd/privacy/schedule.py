@@ -1,35 +1,25 @@
-"""What a question about a budget is made of: how batches are drawn, and how many steps there
-are.
-"""
+"""The schedule of a run: how likely an example is to be drawn, and how many steps there are."""
 
 import math
-from enum import StrEnum
 
 from dp_accounting import DpEvent
 
 from dpvd.errors import DpvdError, positive, positive_int
+from dpvd.privacy.enums import SamplingKind
 from dpvd.privacy.events import fixed_size_event, poisson_event
 
-__all__ = ["MOST_STEPS", "SamplingKind", "sampled_event", "sampling_rate", "steps_in"]
+__all__ = ["MOST_STEPS", "sampled_event", "sampling_rate", "steps_in"]
 
 MOST_STEPS = 10**8
 """More steps are refused: nobody takes them, and accounts are tested up to here."""
 
 
-class SamplingKind(StrEnum):
-    """How the batch of a step is drawn."""
-
-    POISSON = "poisson"
-    """Every example takes part with the same probability, independently of the others."""
-    FIXED_SIZE = "fixed-size"
-    """A uniformly random subset of the batch size, without replacement."""
-
-
 def sampled_event(
     sampling: SamplingKind, noise_multiplier: float, *, batch_size: int, examples: int, steps: int
 ) -> DpEvent:
-    """Describe ``steps`` Gaussian releases on batches of this (expected) size out of so many
-    examples.
+    """Describe ``steps`` Gaussian releases on batches of this (expected) size.
+
+    A plan's sampler makes the same event; this one serves questions that need no torch.
 
     Raises:
         DpvdError: if a number is out of range.
@@ -71,9 +61,11 @@ def steps_in(epochs: float, *, batch_size: int, examples: int) -> int:
     20000
     """
     positive(epochs=epochs)
-    if epochs > MOST_STEPS * sampling_rate(batch_size, examples):
+    rate = sampling_rate(batch_size, examples)
+    if epochs > MOST_STEPS * rate:
         raise DpvdError(
             f"{epochs:g} epochs of {examples:,} examples in batches of {batch_size:,} make more"
             f" than {MOST_STEPS:,} steps: take fewer epochs or larger batches"
         )
-    return max(1, math.ceil(epochs * examples / batch_size - 1e-9))
+    batches = epochs * examples / batch_size
+    return max(1, math.ceil(batches - 1e-9))  # a whole number stays one despite rounding

@@ -1,10 +1,10 @@
-"""The two choices every guarantee names: between which data sets, and by which accountant."""
+"""The choices every guarantee names: neighbouring data sets, sampling, accountant."""
 
 from enum import StrEnum
 
 from dpvd.errors import choice
 
-__all__ = ["AccountantName", "Relation"]
+__all__ = ["AccountantName", "Relation", "SamplingKind"]
 
 
 class Relation(StrEnum):
@@ -27,6 +27,16 @@ class Relation(StrEnum):
         <Relation.REPLACE_ONE: 'replace-one'>
         """
         return choice(name, cls, "relation")
+
+
+class SamplingKind(StrEnum):
+    """How the batch of a step is drawn."""
+
+    POISSON = "poisson"
+    """Every example takes part with the same probability, independently of the others."""
+
+    FIXED_SIZE = "fixed-size"
+    """A uniformly random subset of the batch size, without replacement."""
 
 
 class AccountantName(StrEnum):
@@ -54,4 +64,6 @@ class AccountantName(StrEnum):
         >>> AccountantName.parse("moments")
         <AccountantName.RDP: 'rdp'>
         """
-        return cls.RDP if name == "moments" else choice(name, cls, "accountant")
+        if name == "moments":
+            return cls.RDP
+        return choice(name, cls, "accountant")

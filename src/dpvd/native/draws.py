@@ -1,4 +1,4 @@
-"""Which implementation draws: the compiled kernels if they were built, else NumPy and OpenSSL."""
+"""Drawing layers' noise, by the compiled kernels if they were built, else NumPy and OpenSSL."""
 
 import os
 from dataclasses import dataclass
@@ -9,13 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError
-from dpvd.native import pure
+from dpvd.native import reference
 
 __all__ = [
     "BLOCK_BYTES",
     "BLOCK_DRAWS",
     "Implementation",
     "bytes_for",
+    "check_bytes",
     "check_stream",
     "draw_from_bytes",
     "draw_from_key",
@@ -25,15 +26,17 @@ __all__ = [
     "write_key_stream",
 ]
 
-BLOCK_DRAWS = 2 * pure.BLOCK_PAIRS
-"""Draws of one block: a draw may be cut between blocks, and be made piece by piece."""
+BLOCK_DRAWS = 2 * reference.BLOCK_PAIRS
+"""Draws of one block. A long draw may be split between blocks."""
 
-BLOCK_BYTES = pure.BLOCK_PAIRS * pure.BYTES_PER_PAIR
+BLOCK_BYTES = reference.BLOCK_PAIRS * reference.BYTES_PER_PAIR
 """Bytes that one block takes."""
 
-_BLOCKS_AT_ONCE = 16  # measured: fewer pay for calls, more for memory
-_DRAWS_PER_THREAD = 1 << 15  # measured: below, waking a thread costs more than it saves
+# Both by timings on a two-core AMD EPYC in November 2026 (docs/noise.md).
+_BLOCKS_AT_ONCE = 16  # fewer pay for calls, more for memory
+_DRAWS_PER_THREAD = 1 << 15  # for fewer, waking a thread costs more than it saves
 _KEY_SIZE = 32
+_STREAM_SIZE = 1 << 64
 
 _Bytes = npt.NDArray[np.uint8]
 _Floats = npt.NDArray[np.float32]
@@ -82,12 +85,14 @@ def bytes_for(count: int) -> int:
     >>> bytes_for(3)
     24
     """
-    return (count + 1) // 2 * pure.BYTES_PER_PAIR
+    pairs = (count + 1) // 2
+    return pairs * reference.BYTES_PER_PAIR
 
 
 def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
-    """Overwrite ``out`` with the key stream of AES-256 in counter mode, from counter 0 and byte
-    ``start`` of it on.
+    """Overwrite ``out`` with the key stream of AES-256 in counter mode, from byte ``start`` on.
+
+    The counter starts at 0.
 
     Args:
         key: 32 bytes.
@@ -102,7 +107,7 @@ def write_key_stream(key: bytes, start: int, out: _Bytes) -> None:
     if kernels is not None and kernels.CIPHER:
         kernels.key_stream(key, start, out)
     else:
-        pure.write_key_stream(key, start, out.data)
+        reference.write_key_stream(key, start, out.data)
 
 
 def draw_from_key(
@@ -131,18 +136,22 @@ def draw_from_key(
         DpvdError: if an array or the key is not of this form.
     """
     _check_out(out)
-    check_stream(key, start, bytes_for(len(out)))
+    count = len(out)
+    check_stream(key, start, bytes_for(count))
     kernels = kernels_in_use()
     if kernels is not None and kernels.CIPHER:
-        kernels.normals_from_stream(key, start, out, std, useful_threads(threads, len(out)))
+        threads = useful_threads(threads, count)
+        kernels.normals_from_stream(key, start, out, std, threads)
         return
     step = _BLOCKS_AT_ONCE * BLOCK_DRAWS
-    raw = np.empty(bytes_for(min(len(out), step)), dtype=np.uint8)
-    for begin in range(0, len(out), step):
-        piece = out[begin : begin + step]
-        words = raw[: bytes_for(len(piece))]
-        write_key_stream(key, start + bytes_for(begin), words)
-        draw_from_bytes(piece, std, words)
+    longest = bytes_for(min(count, step))
+    buffer = np.empty(longest, dtype=np.uint8)
+    for begin in range(0, count, step):
+        chunk = out[begin : begin + step]
+        size = bytes_for(len(chunk))
+        raw = buffer[:size]
+        write_key_stream(key, start + bytes_for(begin), raw)
+        draw_from_bytes(chunk, std, raw)
 
 
 def draw_from_bytes(out: _Floats, std: float, raw: _Bytes) -> None:
@@ -159,16 +168,12 @@ def draw_from_bytes(out: _Floats, std: float, raw: _Bytes) -> None:
         DpvdError: if an array is not of this form.
     """
     _check_out(out)
-    if raw.dtype != np.uint8 or not raw.flags.c_contiguous or raw.shape != (bytes_for(len(out)),):
-        raise DpvdError(
-            f"{len(out)} draws are made of {bytes_for(len(out))} contiguous bytes, got {raw.dtype}"
-            f" of shape {raw.shape}"
-        )
+    check_bytes(raw, len(out), bytes_for(len(out)))
     kernels = kernels_in_use()
     if kernels is not None:
         kernels.normals_from_bytes(raw, out, std)
         return
-    pure.normals(raw, out)
+    reference.normals(raw, out)
     out *= np.float32(std)
 
 
@@ -184,16 +189,19 @@ _kernels = _load_kernels()
 
 def kernels_in_use() -> ModuleType | None:
     """The compiled kernels, unless they are missing or DPVD_NATIVE=0 switches them off."""
-    return None if os.environ.get("DPVD_NATIVE") == "0" else _kernels
+    if os.environ.get("DPVD_NATIVE") == "0":
+        return None
+    return _kernels
 
 
 def useful_threads(threads: int, count: int) -> int:
-    """Of the threads allowed, as many as are worth waking for this many values.
+    """Return how many of the threads allowed are worth waking for this many values.
 
     >>> useful_threads(8, 1000), useful_threads(2, 1_000_000)
     (1, 2)
     """
-    return max(1, min(threads, count // _DRAWS_PER_THREAD))
+    worthwhile = count // _DRAWS_PER_THREAD
+    return max(1, min(threads, worthwhile))
 
 
 def _check_out(out: _Floats) -> None:
@@ -204,9 +212,19 @@ def _check_out(out: _Floats) -> None:
         )
 
 
+def check_bytes(raw: _Bytes, count: int, size: int) -> None:
+    """Refuse random bytes that are not the ``size`` contiguous ones of ``count`` draws."""
+    contiguous = raw.dtype == np.uint8 and raw.flags.c_contiguous
+    if not contiguous or raw.shape != (size,):
+        raise DpvdError(
+            f"{count} draws are made of {size} contiguous bytes, got"
+            f" {raw.dtype} of shape {raw.shape}"
+        )
+
+
 def check_stream(key: bytes, start: int, size: int) -> None:
     """Refuse a key of another size, and bytes that lie outside of its stream."""
     if len(key) != _KEY_SIZE:
         raise DpvdError(f"the key of a stream has {_KEY_SIZE} bytes, got {len(key)}")
-    if start < 0 or start + size > 1 << 64:
+    if start < 0 or start + size > _STREAM_SIZE:
         raise DpvdError(f"a key stream has bytes 0 to 2^64 - 1, asked for {size} from {start} on")

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from dp_accounting.pld import PLDAccountant
 
-from dpvd.privacy import Relation, epsilon, fixed_size_event, poisson_event
+from dpvd.privacy import Relation, SamplingKind, epsilon, fixed_size_event, poisson_event
 from dpvd.privacy import pld as pld_module
-from dpvd.privacy.discrete import GridTooFine, LossGrid, composed_epsilon, loss_grid
-from dpvd.privacy.events import Sampling, Step
+from dpvd.privacy.events import Step
+from dpvd.privacy.loss_grid import GridTooFine, LossGrid, composed_epsilon, loss_grid
 from dpvd.privacy.pld import grid_spacing, pld_epsilon
 from dpvd.privacy.profiles import (
     add_profile,
@@ -62,7 +62,7 @@ def test_the_oracle_agrees_with_the_gaussian_mechanism_and_rejects_an_epsilon_to
 @pytest.mark.parametrize(("z", "q", "steps", "delta"), [*LONG_RUNS[:3], (0.3, 1e-3, 1000, 1e-6)])
 def test_a_coarser_grid_only_costs(z, q, steps, delta):
     """Rounding goes one way: halving the spacing never raises epsilon."""
-    step = Step(z, Sampling.POISSON, q)
+    step = Step(z, SamplingKind.POISSON, q)
     remove, add = partial(remove_profile, z, q), partial(add_profile, z, q)
 
     def on_grid(spacing):
@@ -100,20 +100,21 @@ def test_extremes_are_accounted(z, q):
 
 
 def test_different_kinds_of_steps_add_up():
-    one, other = Step(2.0, Sampling.POISSON, 0.02), Step(2.0, Sampling.POISSON, 0.02 + 1e-12)
+    one = Step(2.0, SamplingKind.POISSON, 0.02)
+    other = Step(2.0, SamplingKind.POISSON, 0.02 + 1e-12)
     together = pld_epsilon({one: 300, other: 700}, 1e-5, Relation.ADD_OR_REMOVE)
     assert together == pytest.approx(
         pld_epsilon({one: 1000}, 1e-5, Relation.ADD_OR_REMOVE), rel=1e-6
     )
     assert together < pld_epsilon(
-        {one: 300, Step(1.0, Sampling.POISSON, 0.02): 700}, 1e-5, Relation.ADD_OR_REMOVE
+        {one: 300, Step(1.0, SamplingKind.POISSON, 0.02): 700}, 1e-5, Relation.ADD_OR_REMOVE
     )
 
 
 def test_a_grid_too_fine_is_made_coarser_and_epsilon_stays_an_upper_bound(monkeypatch):
-    steps = {Step(30.0, Sampling.POISSON, 0.1): 10**5}
+    steps = {Step(30.0, SamplingKind.POISSON, 0.1): 10**5}
     fine = pld_epsilon(steps, 1e-5, Relation.ADD_OR_REMOVE)
-    monkeypatch.setattr("dpvd.privacy.discrete.MOST_CELLS", 5000)
+    monkeypatch.setattr("dpvd.privacy.loss_grid.MOST_CELLS", 5000)
     with pytest.raises(GridTooFine):
         composed_epsilon(
             [(pld_module._step_losses(*steps, Relation.ADD_OR_REMOVE, 1e-5)[0], 10**5)], 1e-5

@@ -1,11 +1,9 @@
-"""What the compiled kernels compute, in NumPy and by OpenSSL: the definition, and what is used
-without them.
+"""The definition of what the compiled kernels compute, and what runs without them.
 
-In float32 only operations that IEEE 754 rounds in one way are used, in a fixed order, so
-`normals.c` gives the same values bit for bit, on every processor. The polynomials are derived by
-``tools/noise_polynomials.py``.
-In float64, for noise that protects data, the machine's own functions are used, and `release.c` has
-others: last bits differ.
+NumPy makes the draws, OpenSSL the key stream. In float32 only operations that IEEE 754 rounds in
+one way are used, in a fixed order, so `normals.c` gives the same values bit for bit, on every
+processor. The polynomials are derived by ``tools/noise_polynomials.py``. In float64, for noise that
+protects data, the machine's own functions are used, and `release.c` has others: last bits differ.
 """
 
 import math
@@ -24,10 +22,11 @@ __all__ = [
     "EXACT_PAIRS",
     "exact_normals",
     "normals",
+    "polynomial",
     "write_key_stream",
 ]
 
-BLOCK_PAIRS = 1024  # measured: words and draws of a block fit the first-level cache
+BLOCK_PAIRS = 1024  # words and draws of a block fit the first-level cache (timings: docs/noise.md)
 BYTES_PER_PAIR = 12  # three 32-bit words: high and low half for the radius, and the angle
 
 EXACT_PAIRS = 512  # pairs to a block in double precision
@@ -50,9 +49,8 @@ _LOG = (
 )
 _SIN = (-0.000195172994, 0.008332178, -0.166666552)
 _COS = (2.44384519e-05, -0.00138873677, 0.0416666456)
-_LEAST_ENERGY = (
-    2.0**-54
-)  # -ln u of the largest u below 1; the rounded value of the last word's would be 0
+# -ln u of the largest u below 1; for the last word the rounded value would be 0.
+_LEAST_ENERGY = 2.0**-54
 
 _Words = npt.NDArray[Any]  # unsigned, of 32 or 64 bits
 _Single = npt.NDArray[np.float32]
@@ -72,17 +70,19 @@ def write_key_stream(key: bytes, start: int, out: memoryview) -> None:
     'dc95c078'
     """
     counter, skipped = divmod(start, _CIPHER_BLOCK)
-    mode = modes.CTR(counter.to_bytes(_CIPHER_BLOCK, "big"))
-    stream = Cipher(algorithms.AES256(key), mode).encryptor()
+    nonce = counter.to_bytes(_CIPHER_BLOCK, "big")
+    cipher = Cipher(algorithms.AES256(key), modes.CTR(nonce))
+    stream = cipher.encryptor()
     stream.update(_ZEROS[:skipped])
-    for begin in range(0, len(out), len(_ZEROS)):
-        piece = out[begin : begin + len(_ZEROS)]
-        stream.update_into(_ZEROS[: len(piece)], piece)
+    step = len(_ZEROS)
+    for begin in range(0, len(out), step):
+        chunk = out[begin : begin + step]
+        zeros = _ZEROS[: len(chunk)]
+        stream.update_into(zeros, chunk)
 
 
 def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
-    """Overwrite ``out`` with independent draws from N(0, 1), made from ``raw`` by Box and Muller's
-    transform.
+    """Overwrite ``out`` with independent draws from N(0, 1), by Box and Muller's transform.
 
     Each block of 1024 pairs (the last has what is left) is three planes of little-endian 32-bit
     words: high and low halves of w, and a. With u = (w mod 2^63 + ½) / 2^63 and φ = 2π (a + ½) /
@@ -95,7 +95,8 @@ def normals(raw: npt.NDArray[np.uint8], out: _Single) -> None:
         raw: 12 bytes for each pair.
         out: contiguous, one-dimensional, float32.
     """
-    _fill_blocks(out, raw.view("<u4"), BLOCK_PAIRS, 3, _single)
+    words = raw.view("<u4")
+    _fill_blocks(out, words, BLOCK_PAIRS, 3, _single)
 
 
 def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
@@ -117,7 +118,8 @@ def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
         raw: 16 bytes for each pair.
         out: contiguous, one-dimensional, float64.
     """
-    _fill_blocks(out, raw.view("<u8"), EXACT_PAIRS, 2, _double)
+    words = raw.view("<u8")
+    _fill_blocks(out, words, EXACT_PAIRS, 2, _double)
 
 
 def _fill_blocks(out: _Floats, words: _Words, pairs: int, planes: int, make: _Transform) -> None:
@@ -134,54 +136,83 @@ def _fill_blocks(out: _Floats, words: _Words, pairs: int, planes: int, make: _Tr
     drawn = whole * 2 * pairs
     used = whole * planes * pairs
     if whole:
-        blocks = make(words[:used].reshape(whole, planes, pairs))
-        out[:drawn] = blocks.reshape(-1)
+        blocks = words[:used].reshape(whole, planes, pairs)
+        draws = make(blocks)
+        out[:drawn] = draws.reshape(-1)
     left = len(out) - drawn
     if left:
-        last = make(words[used:].reshape(1, planes, (left + 1) // 2))
-        out[drawn:] = last.reshape(-1)[:left]
+        last_pairs = (left + 1) // 2
+        block = words[used:].reshape(1, planes, last_pairs)
+        draws = make(block)
+        out[drawn:] = draws.reshape(-1)[:left]
 
 
 def _double(words: _Words) -> _Floats:
-    # torch has vector code for these functions, and is several times as fast here as NumPy
-    fraction = ((words[:, 1] & np.uint64(1023)).astype(np.float64) + 0.5) / 1024
-    uniform = (words[:, 0] & np.uint64(2**63 - 1)).astype(np.float64) + fraction  # times 2^63
-    energy = torch.from_numpy(uniform).mul_(2.0**-63).log_().neg_().clamp_(min=_LEAST_ENERGY)
+    """Draws [blocks, 2, pairs] of words [blocks, 2, pairs] of 64 bits; see `exact_normals`."""
+    first = words[:, 0]  # [blocks, pairs], like all below
+    second = words[:, 1]
+    low_bits = (second & np.uint64(1023)).astype(np.float64)
+    fraction = (low_bits + 0.5) / 1024
+    high_bits = (first & np.uint64(2**63 - 1)).astype(np.float64)
+    uniform = high_bits + fraction  # u · 2^63
+    # torch has vector code for these functions, and is several times as fast here as NumPy.
+    energy = torch.from_numpy(uniform).mul_(2.0**-63)
+    energy = energy.log_().neg_()
+    energy = energy.clamp_(min=_LEAST_ENERGY)
     radius = energy.mul_(2).sqrt_().numpy()
-    # φ = quarter · π/2 + x, with x between -π/4 and π/4; the top bits give the quarter exactly
-    shifted = words[:, 1] + np.uint64(1 << 61)
+    # φ = quarter · π/2 + x, with x between -π/4 and π/4; the top bits give the quarter exactly.
+    shifted = second + np.uint64(1 << 61)
     quarter = shifted >> np.uint64(62)
-    rest = (shifted & np.uint64((1 << 62) - 1)) >> np.uint64(10)
-    x = torch.from_numpy(rest.astype(np.float64) - (2.0**51 - 0.5)).mul_(math.pi * 2.0**-53)
-    return _turned(radius, x.cos().numpy(), x.sin().numpy(), quarter)
+    below_quarter = shifted & np.uint64((1 << 62) - 1)
+    rest = below_quarter >> np.uint64(10)
+    centred = rest.astype(np.float64) - (2.0**51 - 0.5)
+    x = torch.from_numpy(centred).mul_(math.pi * 2.0**-53)
+    cosine = x.cos().numpy()
+    sine = x.sin().numpy()
+    return _turned(radius, cosine, sine, quarter)
 
 
 def _single(words: _Words) -> _Floats:
-    # φ = quarter · π/2 + x as above
-    shifted = words[:, 2] + np.uint32(1 << 29)
+    """Draws [blocks, 2, pairs] of words [blocks, 3, pairs] of 32 bits; see `normals`."""
+    high = words[:, 0]  # [blocks, pairs], like all below
+    low = words[:, 1]
+    angle = words[:, 2]
+    # φ = quarter · π/2 + x, with x between -π/4 and π/4; the top bits give the quarter exactly.
+    shifted = angle + np.uint32(1 << 29)
     quarter = shifted >> np.uint32(30)
-    rest = (shifted & np.uint32((1 << 30) - 1)).view(np.int32) - np.int32(1 << 29)
-    x = (np.int32(2) * rest + np.int32(1)).astype(np.float32) * np.float32(_ANGLE_UNIT)
+    below_quarter = shifted & np.uint32((1 << 30) - 1)
+    rest = below_quarter.view(np.int32) - np.int32(1 << 29)
+    odd = np.int32(2) * rest + np.int32(1)
+    x = odd.astype(np.float32) * np.float32(_ANGLE_UNIT)
     z = x * x
-    sine = x + (x * z) * _polynomial(_SIN, z)
-    cosine = (np.float32(1) - np.float32(0.5) * z) + (z * z) * _polynomial(_COS, z)
-    return _turned(_radius(words[:, 0], words[:, 1]), cosine, sine, quarter)
+    cube = x * z
+    sine = x + cube * polynomial(_SIN, z)
+    parabola = np.float32(1) - np.float32(0.5) * z
+    fourth_power = z * z
+    cosine = parabola + fourth_power * polynomial(_COS, z)
+    radius = _radius(high, low)
+    return _turned(radius, cosine, sine, quarter)
 
 
 def _turned(radius: _Floats, cosine: _Floats, sine: _Floats, quarter: _Words) -> _Floats:
     """[blocks, 2, pairs]: cosines and sines after quarter turns, times radii [blocks, pairs]."""
     swapped = quarter % 2 == 1
+    across = np.where(swapped, sine, cosine)
+    upwards = np.where(swapped, cosine, sine)
+    turned = np.stack([across, upwards], axis=1)
     left = (quarter == 1) | (quarter == 2)
     below = quarter >= 2
-    turned = np.stack([np.where(swapped, sine, cosine), np.where(swapped, cosine, sine)], axis=1)
-    signs = np.where(np.stack([left, below], axis=1), -1, 1).astype(radius.dtype)
+    negative = np.stack([left, below], axis=1)
+    signs = np.where(negative, -1, 1).astype(radius.dtype)
     product: _Floats = radius[:, np.newaxis] * turned * signs
     return product
 
 
 def _uniform(high: _Words, low: _Words) -> npt.NDArray[np.float64]:
     """u · 2^63, rounded to 53 bits: finest near 0, where the tails are made."""
-    words = (high & np.uint32(0x7FFFFFFF)).astype(np.uint64) << np.uint64(32) | low
+    kept = high & np.uint32(0x7FFFFFFF)
+    shifted = kept.astype(np.uint64) << np.uint64(32)
+    words = shifted | low
     return words.astype(np.float64) + 0.5
 
 
@@ -189,16 +220,25 @@ def _radius(high: _Words, low: _Words) -> _Single:
     """√(-2 ln u), from u = (1 + t) 2^-halvings with 1 + t between √½ and √2."""
     bits = _uniform(high, low).view(np.uint64)
     exponent = (bits + (_ONE - _SQRT_HALF)) >> np.uint64(52)
-    t = ((bits - (exponent << np.uint64(52)) + _ONE).view(np.float64) - 1.0).astype(np.float32)
-    halvings = (1023 + 63 - exponent.view(np.int64)).astype(np.float32)
-    energy = halvings * np.float32(_LN_2) - (t + (t * t) * _polynomial(_LOG, t))
+    exponent_bits = exponent << np.uint64(52)
+    mantissa = (bits - exponent_bits + _ONE).view(np.float64)  # 1 + t
+    t = (mantissa - 1.0).astype(np.float32)
+    halvings = 1023 + 63 - exponent.view(np.int64)
+    log_power = halvings.astype(np.float32) * np.float32(_LN_2)
+    square = t * t
+    log_mantissa = t + square * polynomial(_LOG, t)
+    energy = log_power - log_mantissa
     energy = np.maximum(energy, np.float32(_LEAST_ENERGY))
     radius: _Single = np.sqrt(energy + energy)
     return radius
 
 
-def _polynomial(coefficients: tuple[float, ...], x: _Single) -> _Single:
-    """Horner's rule, highest power first."""
+def polynomial(coefficients: tuple[float, ...], x: _Floats) -> _Floats:
+    """Evaluate a polynomial by Horner's rule, highest power first, rounding each step.
+
+    >>> polynomial((2.0, 0.0, 1.0), np.array([3.0], np.float32))
+    array([19.], dtype=float32)
+    """
     value = np.full_like(x, coefficients[0])
     for coefficient in coefficients[1:]:
         value *= x
