@@ -5,12 +5,16 @@ and exits with code 2; a library user catches ``DpvdError``.
 """
 
 import math
+from collections.abc import Collection, Mapping
+from dataclasses import fields
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 __all__ = [
+    "Choice",
     "DpvdError",
     "choice",
+    "exact_fields",
     "in_unit_interval",
     "non_negative",
     "phrase",
@@ -70,6 +74,44 @@ def choice(value: str, options: type[_Option], name: str) -> _Option:
         raise DpvdError(f"{name} must be one of {allowed}; got {value!r}") from None
 
 
+class Choice(Generic[_Option]):
+    """A field of a dataclass that may be given as text and is always read as a ``StrEnum``.
+
+    Type checkers know both: the constructor takes a member or its text, the attribute is a member.
+
+    Args:
+        options: the members to choose from.
+        default: the member that stands for nothing given.
+
+    >>> from dataclasses import dataclass
+    >>> Size = StrEnum("Size", ["SMALL", "LARGE"])
+    >>> @dataclass(frozen=True)
+    ... class Shirt:
+    ...     size: Choice[Size] = Choice(Size, Size.SMALL)
+    >>> Shirt().size, Shirt("large").size
+    (<Size.SMALL: 'small'>, <Size.LARGE: 'large'>)
+    >>> Shirt("huge")
+    Traceback (most recent call last):
+    ...
+    dpvd.errors.DpvdError: size must be one of small, large; got 'huge'
+    """
+
+    def __init__(self, options: type[_Option], default: _Option) -> None:
+        self._options = options
+        self._default = default
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> _Option:
+        if instance is None:
+            return self._default
+        return cast(_Option, vars(instance)[self._name])
+
+    def __set__(self, instance: object, value: _Option | str) -> None:
+        vars(instance)[self._name] = choice(value, self._options, self._name)
+
+
 def phrase(value: object, name: str) -> str:
     """Return a few words that a statement will print, or raise if they are none.
 
@@ -91,6 +133,29 @@ def phrases(value: object, name: str) -> tuple[str, ...]:
     if not isinstance(entries, list | tuple):
         raise DpvdError(f"{name} must be a text or a list of texts, got {value!r}")
     return tuple(phrase(entry, f"an entry of {name}") for entry in entries)
+
+
+def exact_fields(
+    values: object, owner: type, what: str, *, optional: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return a mapping that has exactly the fields of a dataclass, or raise naming the others.
+
+    Args:
+        values: what was read, to make an ``owner`` of.
+        owner: the dataclass.
+        what: how the error calls it ("a recipe").
+        optional: fields that may be missing.
+    """
+    if not isinstance(values, Mapping):
+        got = type(values).__name__
+        raise DpvdError(f"{what} is a mapping from names to values, got {got}")
+    known = {field.name for field in fields(owner)}
+    unknown = set(values) - known
+    missing = known - set(values) - set(optional)
+    if unknown or missing:
+        wrong = sorted(unknown | missing)
+        raise DpvdError(f"not {what}: fields {wrong} are missing or unknown")
+    return dict(values)
 
 
 def _is_number(value: object) -> bool:

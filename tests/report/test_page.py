@@ -258,7 +258,7 @@ def test_a_failed_write_keeps_the_old_page(
 
     monkeypatch.setattr(os, "replace", full_disk)
     tables_only["method"] = "dpsgd"
-    with pytest.raises(OSError, match="no space"):
+    with pytest.raises(DpvdError, match="no space"):
         write_report(tables_only, tmp_path)
     assert page.read_bytes() == old
     assert [path.name for path in tmp_path.iterdir()] == ["report.html"]

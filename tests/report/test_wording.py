@@ -15,7 +15,6 @@ from dpvd.report.wording import (
     noise_warning,
     plain,
     promises,
-    rounded_up,
     uncovered,
 )
 
@@ -27,12 +26,6 @@ def test_examples_in_the_docstrings(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted > 0
     assert result.failed == 0
-
-
-@given(st.floats(min_value=1e-6, max_value=1e6))
-def test_an_epsilon_is_never_printed_below_its_value(epsilon: float) -> None:
-    printed = float(rounded_up(epsilon))
-    assert epsilon <= printed <= epsilon * 1.0011
 
 
 @given(st.floats(0.0, 10.0), st.floats(0.0, 0.1), st.floats(0.0, 1.0))

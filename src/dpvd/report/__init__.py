@@ -3,7 +3,6 @@ made with.
 """
 
 from dpvd.report.figures import FIGURE_STYLE, PALETTE
-from dpvd.report.files import write_atomically
 from dpvd.report.gallery import write_figures
 from dpvd.report.inline import inline_svg, png_bytes, svg_bytes
 from dpvd.report.page import render, write_report
@@ -15,7 +14,6 @@ __all__ = [
     "png_bytes",
     "render",
     "svg_bytes",
-    "write_atomically",
     "write_figures",
     "write_report",
 ]

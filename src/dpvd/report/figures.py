@@ -16,8 +16,9 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
+from dpvd.privacy import round_up
 from dpvd.report.readings import Record, bins, confusion_matrix, histograms, layer_names, series
-from dpvd.report.wording import percent, rounded_up
+from dpvd.report.wording import percent
 
 __all__ = ["FIGURE_STYLE", "PALETTE", "confusion", "log_alpha", "progress", "reliability"]
 
@@ -90,7 +91,7 @@ def progress(record: Record) -> Figure | None:
         _line(axes[1], spent, PALETTE["vermilion"])
         axes[1].set_title("ε spent so far")
         axes[1].set_ylim(0.0, 1.25 * max(spent[1]) or 1.0)
-        _label_last(axes[1], spent, rounded_up(spent[1][-1]), below=False)
+        _label_last(axes[1], spent, round_up(spent[1][-1]), below=False)
     axes[-1].set_xlabel("epoch (expected passes over the training data)")
     axes[-1].set_xlim(0.0, max(accuracy[0] + spent[0]) * 1.02 or 1.0)
     axes[-1].xaxis.set_major_locator(MaxNLocator(7))

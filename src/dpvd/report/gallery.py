@@ -8,8 +8,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from dpvd.files import write_atomically
+from dpvd.privacy import round_up
 from dpvd.report.figures import FIGURE_STYLE, confusion, log_alpha, progress, reliability
-from dpvd.report.files import write_atomically
 from dpvd.report.inline import png_bytes, svg_bytes
 from dpvd.report.readings import (
     Record,
@@ -20,7 +21,7 @@ from dpvd.report.readings import (
     layer_names,
     series,
 )
-from dpvd.report.wording import percent, rounded_up
+from dpvd.report.wording import percent
 
 __all__ = ["Illustration", "illustrate", "write_figures", "write_illustrations"]
 
@@ -80,7 +81,7 @@ def write_illustrations(illustrations: Sequence[Illustration], folder: Path) -> 
 def _describe_progress(record: Record) -> str:
     _, accuracy = series(record, "test_accuracy")
     _, spent = series(record, "epsilon")
-    privacy = f" The privacy spent ends at ε = {rounded_up(spent[-1])}." if spent else ""
+    privacy = f" The privacy spent ends at ε = {round_up(spent[-1])}." if spent else ""
     return (
         f"Line chart over {len(accuracy)} points: test accuracy goes from {percent(accuracy[0])} "
         f"to {percent(accuracy[-1])}.{privacy}"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from dpvd.report.files import write_atomically
+from dpvd.files import write_atomically
+from dpvd.privacy import round_up
 from dpvd.report.gallery import Illustration, illustrate, write_illustrations
 from dpvd.report.inline import inline_svg
 from dpvd.report.readings import Record, check_format, finite
@@ -22,7 +23,6 @@ from dpvd.report.wording import (
     percent,
     plain,
     promises,
-    rounded_up,
     statement,
     uncovered,
 )
@@ -108,7 +108,7 @@ def _title(record: Record) -> str:
     accuracy = (record.get("test") or {}).get("accuracy")
     start = f"{percent(accuracy)} test accuracy" if finite(accuracy) else "A training run"
     if is_private(record):
-        return f"{start} at ε = {rounded_up(record['guarantee']['epsilon'])}"
+        return f"{start} at ε = {round_up(record['guarantee']['epsilon'])}"
     return f"{start}, without privacy"
 
 
@@ -133,7 +133,7 @@ def _tiles(record: Record) -> list[tuple[str, str, str]]:
         tiles.append(("Test accuracy", percent(test["accuracy"]), note))
     if is_private(record):
         tiles.append(
-            ("Privacy spent, ε", rounded_up(guarantee["epsilon"]), f"at δ = {guarantee['delta']:g}")
+            ("Privacy spent, ε", round_up(guarantee["epsilon"]), f"at δ = {guarantee['delta']:g}")
         )
     else:
         tiles.append(("Privacy spent, ε", "∞", "no limit on what the model may reveal"))

@@ -4,8 +4,8 @@ words.
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context, Decimal
 
+from dpvd.privacy import round_up
 from dpvd.report.readings import Record, finite
 
 __all__ = [
@@ -16,21 +16,9 @@ __all__ = [
     "percent",
     "plain",
     "promises",
-    "rounded_up",
     "statement",
     "uncovered",
 ]
-
-
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Print a number with a few significant digits, never below its value: no ε may look smaller
-    than it is.
-
-    >>> rounded_up(0.99951), rounded_up(2.0), rounded_up(12.34501)
-    ('0.9996', '2', '12.35')
-    """
-    context = Context(prec=digits, rounding=ROUND_CEILING)
-    return f"{float(context.create_decimal(Decimal(repr(float(value))))):g}"
 
 
 def percent(share: object, decimals: int = 1) -> str:
@@ -102,7 +90,7 @@ def statement(record: Record) -> str:
         return str(guarantee["sentence"])
     if is_private(record):
         return (
-            f"({rounded_up(guarantee['epsilon'])}, {guarantee['delta']:g})-differentially private. "
+            f"({round_up(guarantee['epsilon'])}, {guarantee['delta']:g})-differentially private. "
             "The record holds no fuller statement."
         )
     return "The record holds no privacy statement. Nothing is promised about the training data."
@@ -145,7 +133,7 @@ def promises(record: Record) -> list[tuple[str, str]]:
             "Against what",
             _relation_words(str(guarantee.get("relation") or plan.get("relation") or ""), unit),
         ),
-        (f"What ε = {rounded_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
+        (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
         (
             f"What δ = {delta:g} means",
             _delta_words(delta, unit, (record.get("dataset") or {}).get("train")),
@@ -241,7 +229,7 @@ def _relation_words(relation: str, unit: str) -> str:
 def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     limit = math.ceil(1000 * guess_limit(epsilon, delta) - 1e-9) / 10
     factor = (
-        f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)"
+        f" (a factor of e^ε = {round_up(math.exp(epsilon), digits=3)} on any odds, δ aside)"
         if epsilon < 20
         else ""
     )

@@ -1,12 +1,12 @@
 """The folder of a run: begun once, and taken up again only by the run that began it."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
+from dpvd.files import write_atomically
 
 __all__ = ["begin_folder", "take_up_folder"]
 
@@ -32,13 +32,12 @@ def begin_folder(folder: Path, options: Mapping[str, Any]) -> None:
                 f"{folder} exists and is not empty: choose another --out, or --resume the run in it"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / (OPTIONS + ".partial")
-        partial.write_text(json.dumps(options, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, folder / OPTIONS)
     except OSError as error:
         raise DpvdError(
             f"cannot write into {folder} ({error.strerror}): choose another --out"
         ) from error
+    text = json.dumps(options, indent=1, allow_nan=False)
+    write_atomically(folder / OPTIONS, f"{text}\n".encode())
 
 
 def take_up_folder(folder: Path, options: Mapping[str, Any]) -> None:

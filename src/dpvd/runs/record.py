@@ -1,13 +1,13 @@
 """The outcome of a run on disk: one JSON file that tables, figures and reports are functions of."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
+from dpvd.files import write_atomically
 
 __all__ = ["RunRecord"]
 
@@ -57,11 +57,8 @@ class RunRecord:
 
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""
-        partial = folder / (RECORD + ".partial")
-        partial.write_text(
-            json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        os.replace(partial, folder / RECORD)
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        write_atomically(folder / RECORD, f"{text}\n".encode())
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":

@@ -16,6 +16,7 @@ from torch import nn
 from dpvd import __version__
 from dpvd.data import Dataset
 from dpvd.errors import DpvdError
+from dpvd.files import replacing
 from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.architectures import NetworkKind
@@ -133,8 +134,8 @@ def execute(
         )
     record = _record(run, result, test_measures(probabilities, test_y, SAMPLES))
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    save_file(state, folder / (MODEL + ".partial"))
-    os.replace(folder / (MODEL + ".partial"), folder / MODEL)
+    with replacing(folder / MODEL) as partial:
+        save_file(state, partial)
     record.write(folder)
     return record
 
