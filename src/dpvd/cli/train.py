@@ -26,8 +26,17 @@ from dpvd.errors import DpvdError
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.report import write_report
-from dpvd.runs import Method, NetworkKind, RunOptions, RunRecord, Scale, execute, prepare_run
-from dpvd.training import Decay, default_batch_size
+from dpvd.runs import (
+    Method,
+    NetworkKind,
+    RunOptions,
+    RunRecord,
+    Scale,
+    default_batch_size,
+    execute,
+    prepare_run,
+)
+from dpvd.training import Decay
 
 __all__ = ["EXAMPLES", "train"]
 

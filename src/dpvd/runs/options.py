@@ -6,8 +6,8 @@ from typing import Any
 from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
-from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.network import Method, Scale
+from dpvd.runs.recipes import NetworkKind
 from dpvd.training import Decay
 
 __all__ = ["RunOptions"]
@@ -96,6 +96,14 @@ class RunOptions:
         }
         for name, value in parsed.items():
             object.__setattr__(self, name, value)
+
+    def given_for(self, part: str) -> dict[str, Any]:
+        names = {
+            "plan": ("sampling", "relation"),
+            "recipe": ("learning_rate", "decay", "gamma", "kl_weight"),
+        }[part]
+        chosen = {name: getattr(self, name) for name in names}
+        return {name: value for name, value in chosen.items() if value is not None}
 
     def to_dict(self) -> dict[str, Any]:
         return {

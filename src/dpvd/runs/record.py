@@ -8,10 +8,10 @@ from typing import Any
 
 from dpvd.errors import DpvdError
 from dpvd.files import write_atomically
+from dpvd.runs.run_dir import RECORD
 
 __all__ = ["RunRecord"]
 
-RECORD = "record.json"
 FORMAT = 1
 
 # What this program reads out of a record's parts; later versions may add to them.

@@ -22,9 +22,11 @@ from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 
-__all__ = ["FitResult", "Progress", "fit"]
+__all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit"]
 
-LEDGER, CHECKPOINT = "ledger.jsonl", "checkpoint.safetensors"
+# Files in the folder of a run.
+LEDGER = "ledger.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
