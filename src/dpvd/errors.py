@@ -5,7 +5,7 @@ and exits with code 2; a library user catches ``DpvdError``.
 """
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from enum import StrEnum
 from typing import Any, Generic, TypeVar, cast
@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar, cast
 __all__ = [
     "Choice",
     "DpvdError",
+    "OptionalChoice",
     "choice",
     "exact_fields",
     "in_unit_interval",
@@ -82,6 +83,7 @@ class Choice(Generic[_Option]):
     Args:
         options: the members to choose from.
         default: the member that stands for nothing given.
+        parse: returns the member of a text, if there are more texts than members.
 
     >>> from dataclasses import dataclass
     >>> Size = StrEnum("Size", ["SMALL", "LARGE"])
@@ -96,9 +98,16 @@ class Choice(Generic[_Option]):
     dpvd.errors.DpvdError: size must be one of small, large; got 'huge'
     """
 
-    def __init__(self, options: type[_Option], default: _Option) -> None:
+    def __init__(
+        self,
+        options: type[_Option],
+        default: _Option,
+        *,
+        parse: Callable[[str], _Option] | None = None,
+    ) -> None:
         self._options = options
         self._default = default
+        self._parse = parse
 
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
@@ -109,7 +118,30 @@ class Choice(Generic[_Option]):
         return cast(_Option, vars(instance)[self._name])
 
     def __set__(self, instance: object, value: _Option | str) -> None:
-        vars(instance)[self._name] = choice(value, self._options, self._name)
+        if self._parse is None:
+            member = choice(value, self._options, self._name)
+        else:
+            member = self._parse(value)
+        vars(instance)[self._name] = member
+
+
+class OptionalChoice(Generic[_Option]):
+    """A ``Choice`` that may be None, which is its default."""
+
+    def __init__(self, options: type[_Option]) -> None:
+        self._options = options
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object | None, owner: type | None = None) -> _Option | None:
+        if instance is None:
+            return None
+        return cast(_Option | None, vars(instance)[self._name])
+
+    def __set__(self, instance: object, value: _Option | str | None) -> None:
+        member = None if value is None else choice(value, self._options, self._name)
+        vars(instance)[self._name] = member
 
 
 def phrase(value: object, name: str) -> str:

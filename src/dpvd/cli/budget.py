@@ -10,8 +10,6 @@ from rich.table import Table
 
 from dpvd.cli.console import out, print_json, print_text, say
 from dpvd.cli.options import (
-    PRIVACY,
-    TRAINING,
     AsJson,
     Delta,
     RelationChoice,
@@ -31,6 +29,7 @@ from dpvd.privacy import (
     steps_in,
 )
 from dpvd.privacy import epsilon as epsilon_of
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "budget"]
 
@@ -59,7 +58,7 @@ def budget(
         typer.Option(
             help="N, the number of training examples.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     batch_size: Annotated[
@@ -67,7 +66,7 @@ def budget(
         typer.Option(
             help="Expected batch size.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     epochs: Annotated[
@@ -75,21 +74,21 @@ def budget(
         typer.Option(
             help="Passes over the data.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     epsilon: Annotated[
         float | None,
         typer.Option(
             help="ε to spend: the table shows the noise it takes. This or --noise-multiplier.",
-            rich_help_panel=PRIVACY,
+            rich_help_panel=Group.PRIVACY,
         ),
     ] = None,
     noise_multiplier: Annotated[
         float | None,
         typer.Option(
             help="Noise over sensitivity: the table shows its ε. This or --epsilon.",
-            rich_help_panel=PRIVACY,
+            rich_help_panel=Group.PRIVACY,
         ),
     ] = None,
     relation: RelationChoice = Relation.ADD_OR_REMOVE,

@@ -12,9 +12,10 @@ import typer
 from torch import Tensor
 
 from dpvd.cli.console import print_json
-from dpvd.cli.options import OUTPUT, AsJson
+from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError, positive_int
 from dpvd.runs import TrainedRun
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "predict"]
 
@@ -36,7 +37,9 @@ def predict(
     ] = 32,
     out_file: Annotated[
         Path | None,
-        typer.Option("--out", help="CSV file to write. Default: stdout.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--out", help="CSV file to write. Default: stdout.", rich_help_panel=Group.OUTPUT
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:

@@ -18,6 +18,7 @@ from dpvd.runs.recipes import (
     ordinary_recipe,
     private_recipe,
 )
+from dpvd.settings import Part
 from dpvd.training import Recipe
 
 __all__ = ["PreparedRun", "prepare_run"]
@@ -88,7 +89,7 @@ def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPl
         public=("the classes", "the size of the images") if is_built_in else None,
         initial_weights="random",
     )
-    plan = replace(plan, **options.given_for("plan"))
+    plan = replace(plan, **options.given_for(Part.PLAN))
     if not private:
         return plan.calibrate(math.inf, options.delta)
     assert options.epsilon is not None  # checked at construction
@@ -108,4 +109,4 @@ def _recipe(options: RunOptions, plan: PrivacyPlan, rule: NetworkRule) -> Recipe
     recipe = private_recipe(plan, rule) if is_private else ordinary_recipe(rule)
     if options.method is Method.SVI:
         recipe = replace(recipe, weight_decay=1 / plan.examples)  # a standard normal prior
-    return replace(recipe, **options.given_for("recipe"))
+    return replace(recipe, **options.given_for(Part.RECIPE))
