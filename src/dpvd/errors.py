@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from enum import StrEnum
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeGuard, TypeVar, cast
 
 __all__ = [
     "Choice",
@@ -17,6 +17,7 @@ __all__ = [
     "choice",
     "exact_fields",
     "in_unit_interval",
+    "is_finite_number",
     "non_negative",
     "phrase",
     "phrases",
@@ -32,6 +33,17 @@ class DpvdError(ValueError):
     """Something a caller can put right: a bad argument, bad data, a broken file."""
 
 
+def is_finite_number(value: object) -> TypeGuard[float]:
+    """Whether a value is a finite number.
+
+    >>> [is_finite_number(value) for value in (0.5, None, float("inf"), "0.5", True)]
+    [True, False, False, False, False]
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return math.isfinite(value)
+
+
 def positive(**named: float) -> None:
     """Raise unless every named value is a finite number above zero.
 
@@ -41,28 +53,29 @@ def positive(**named: float) -> None:
     dpvd.errors.DpvdError: clip_norm must be a finite number above 0, got -1.0
     """
     for name, value in named.items():
-        if not _is_number(value) or not math.isfinite(value) or value <= 0:
+        if not is_finite_number(value) or value <= 0:
             raise DpvdError(f"{name} must be a finite number above 0, got {value!r}")
 
 
 def non_negative(**named: float) -> None:
     """Raise unless every named value is a finite number of at least zero."""
     for name, value in named.items():
-        if not _is_number(value) or not math.isfinite(value) or value < 0:
+        if not is_finite_number(value) or value < 0:
             raise DpvdError(f"{name} must be a finite number of at least 0, got {value!r}")
 
 
 def positive_int(**named: int) -> None:
     """Raise unless every named value is an integer of at least one."""
     for name, value in named.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or value < 1:
             raise DpvdError(f"{name} must be an integer of at least 1, got {value!r}")
 
 
 def in_unit_interval(**named: float) -> None:
     """Raise unless every named value lies strictly between 0 and 1."""
     for name, value in named.items():
-        if not _is_number(value) or not 0 < value < 1:
+        if not is_finite_number(value) or not 0 < value < 1:
             raise DpvdError(f"{name} must lie strictly between 0 and 1, got {value!r}")
 
 
@@ -188,7 +201,3 @@ def exact_fields(
         wrong = sorted(unknown | missing)
         raise DpvdError(f"not {what}: fields {wrong} are missing or unknown")
     return dict(values)
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

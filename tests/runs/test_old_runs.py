@@ -83,7 +83,7 @@ def test_the_commands_take_an_old_folder(tmp_path):
 
 def test_an_old_record_makes_a_page(tmp_path):
     record = RunRecord.read(OLD / "finished")
-    page = write_report(record.to_dict(), tmp_path).read_text(encoding="utf-8")
+    page = write_report(record, tmp_path).read_text(encoding="utf-8")
     assert "Not differentially private." not in page
     assert "Reproducible: not private against whoever knows the seed." in page
 

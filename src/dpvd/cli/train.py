@@ -59,7 +59,7 @@ def train(
     with show_progress(all_epochs, options.epsilon) as on_step:
         record = execute(run, folder, resume=resume, on_step=on_step)
     with say.status("writing the report"):
-        page = write_report(record.to_dict(), folder)
+        page = write_report(record, folder)
     if as_json:
         print_json(summary(record, folder))
     else:
