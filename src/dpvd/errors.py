@@ -153,7 +153,9 @@ class OptionalChoice(Generic[_Option]):
         return cast(_Option | None, vars(instance)[self._name])
 
     def __set__(self, instance: object, value: _Option | str | None) -> None:
-        member = None if value is None else choice(value, self._options, self._name)
+        member = None
+        if value is not None:
+            member = choice(value, self._options, self._name)
         vars(instance)[self._name] = member
 
 
@@ -174,7 +176,9 @@ def phrases(value: object, name: str) -> tuple[str, ...]:
     >>> phrases("the learning rate", "tuned")
     ('the learning rate',)
     """
-    entries = [value] if isinstance(value, str) else value
+    entries = value
+    if isinstance(value, str):
+        entries = [value]
     if not isinstance(entries, list | tuple):
         raise DpvdError(f"{name} must be a text or a list of texts, got {value!r}")
     return tuple(phrase(entry, f"an entry of {name}") for entry in entries)

@@ -66,10 +66,12 @@ def settings_of(owner: type) -> dict[str, Setting]:
 
 def check(options: Any) -> None:
     """Raise ``DpvdError`` unless every value that is given passes the check of its setting."""
-    for name, setting in settings_of(type(options)).items():
+    settings = settings_of(type(options))
+    for name, setting in settings.items():
         value = getattr(options, name)
-        if setting.check is not None and value is not None:
-            setting.check(**{name: value})
+        if value is None or setting.check is None:
+            continue
+        setting.check(**{name: value})
 
 
 # Those that runs and budgets share.

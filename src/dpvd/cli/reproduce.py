@@ -36,10 +36,9 @@ EXAMPLES = (
 USUAL = {"digits": "digits-100", "mnist": "mnist-10"}
 FULL = {"digits": "digits-100", "mnist": "mnist-200"}
 QUICK = {"digits": "digits-quick", "mnist": "mnist-quick"}
-FOLDER, QUICK_FOLDER = (
-    "reproduction",
-    "reproduction-quick",
-)  # two, so that trial runs never get among the others
+# Two, so that trial runs never get among the others.
+FOLDER = "reproduction"
+QUICK_FOLDER = "reproduction-quick"
 HOUR = 3600.0
 RUNS = "Runs"  # a heading in the help
 

@@ -171,7 +171,10 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
 
 def _finite_values(entry: dict[str, float]) -> dict[str, float | None]:
     """JSON has no infinity: a run without privacy has no ε, a step that overflowed no loss."""
-    return {name: value if math.isfinite(value) else None for name, value in entry.items()}
+    kept: dict[str, float | None] = {}
+    for name, value in entry.items():
+        kept[name] = value if math.isfinite(value) else None
+    return kept
 
 
 def _describe(layer: nn.Module) -> str:

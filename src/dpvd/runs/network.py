@@ -83,7 +83,8 @@ class NetworkSpec:
     @property
     def recipe(self) -> NetworkRecipe:
         """Layers, initial weights and the numbers of the default rule."""
-        return NETWORKS[self.kind](self.features, self.hidden, self.classes, self.image)
+        kind = NETWORKS[self.kind]
+        return kind(self.features, self.hidden, self.classes, self.image)
 
     def build(self, seed: int = 0) -> nn.Module:
         """The network with its initial weights, which follow from the seed alone.
@@ -177,4 +178,5 @@ class NetworkSpec:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NetworkSpec":
         """Read what ``to_dict`` wrote; older records know of one kind of network only."""
-        return cls(**exact_fields(values, cls, "a network", optional=("kind", "image")))
+        plain = exact_fields(values, cls, "a network", optional=("kind", "image"))
+        return cls(**plain)

@@ -167,9 +167,10 @@ class Mlp(NetworkRecipe):
         )
 
     def rule(self) -> NetworkRule:
-        """With g = √(p² H / 2 + 1), the norm of an output's gradient at the start (p the
-        pre-activation), noise of 4.5/g in every weight is noise of 4.5 in an output, whatever the
-        width H.
+        """The same noise in an output, whatever the width H.
+
+        With g = √(p² H / 2 + 1), the norm of an output's gradient at the start (p the
+        pre-activation), noise of 4.5/g in every weight is noise of 4.5 in an output.
         """
         gain = math.sqrt(self.PRE_ACTIVATION**2 * self.hidden / 2 + 1)
         return NetworkRule(

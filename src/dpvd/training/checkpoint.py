@@ -82,7 +82,11 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
     plain: dict[str, Any] = {}
     for index, entries in state["state"].items():
         for key, value in entries.items():
-            (tensors if isinstance(value, Tensor) else plain)[f"{index}.{key}"] = value
+            name = f"{index}.{key}"
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            else:
+                plain[name] = value
     return tensors, {"plain": plain, "groups": state["param_groups"]}
 
 
@@ -91,7 +95,9 @@ def restore_optimizer(
 ) -> None:
     """Put back what ``pack_optimizer`` gave."""
     state: dict[int, dict[str, Any]] = {}
-    for name, value in (*tensors.items(), *facts["plain"].items()):
+    values = {**tensors, **facts["plain"]}
+    for name, value in values.items():
         index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = value
+        entries = state.setdefault(int(index), {})
+        entries[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": facts["groups"]})
