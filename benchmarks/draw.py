@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
 from benchmarks.results import Results
-from dpvd.report.figures import FIGURE_STYLE, PALETTE
+from dpvd.report import FIGURE_STYLE, PALETTE
 
 __all__ = ["LABELS", "growth_curves", "ratio_bars"]
 

@@ -11,7 +11,7 @@ from benchmarks.draw import LABELS, growth_curves, ratio_bars
 from benchmarks.markdown import table
 from benchmarks.results import LATEST, Results, load
 from benchmarks.shares import PIECES, REST
-from dpvd.report.inline import svg_bytes
+from dpvd.report import svg_bytes
 
 __all__ = ["main", "page", "write"]
 

@@ -29,9 +29,9 @@ from dpvd.experiments.catalogue import BUDGETS, DELTA, make_spec
 from dpvd.experiments.noise import EXAMPLES
 from dpvd.experiments.prepare import prepare
 from dpvd.experiments.protocols import DIGITS_100, MNIST_200, Protocol
+from dpvd.files import write_atomically
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy.bounds import gaussian_epsilon
-from dpvd.report import write_atomically
 from dpvd.runs import PreparedRun
 
 __all__ = ["FILE", "measure"]

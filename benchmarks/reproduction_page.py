@@ -28,7 +28,8 @@ from dpvd.experiments import (
 )
 from dpvd.experiments.figures import Drawing
 from dpvd.experiments.tables import Table, as_markdown
-from dpvd.report import svg_bytes, write_atomically
+from dpvd.files import write_atomically
+from dpvd.report import svg_bytes
 
 __all__ = ["FOLDER", "documents", "main"]
 

@@ -5,7 +5,7 @@ The engine executes the plan and the accountant reads the same plan, so they can
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import InitVar, asdict, dataclass, field, fields, replace
+from dataclasses import InitVar, asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -18,6 +18,7 @@ from dpvd.batches import prefetched, read_batches
 from dpvd.errors import (
     Choice,
     DpvdError,
+    exact_fields,
     in_unit_interval,
     non_negative,
     phrase,
@@ -408,9 +409,6 @@ class PrivacyPlan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PrivacyPlan":
-        known = {f.name for f in fields(cls)}
-        optional = {"public", "initial_weights", "secret_size"}
-        wrong = (set(values) - known) | (known - optional - set(values))
-        if wrong:
-            raise DpvdError(f"not a privacy plan: fields {sorted(wrong)} are missing or unknown")
-        return cls(**{**values, "clipping": Clipping.from_dict(values["clipping"])})
+        optional = ("public", "initial_weights", "secret_size")
+        plain = exact_fields(values, cls, "a privacy plan", optional=optional)
+        return cls(**plain | {"clipping": Clipping.from_dict(plain["clipping"])})

@@ -8,7 +8,8 @@ import typer
 
 from dpvd.cli import COMMANDS, EXAMPLES, app
 from dpvd.plan import PrivacyPlan
-from dpvd.training import default_batch_size, default_steps, dense_rule, private_recipe
+from dpvd.runs import default_batch_size, default_steps, private_recipe
+from dpvd.runs.recipes import Mlp
 from tests.cli.program import call
 
 ROOT = typer.main.get_command(app)
@@ -70,7 +71,7 @@ def test_options_that_may_be_left_out_say_what_happens_then(name):
 def test_the_recipes_defaults_are_those_that_train_names():
     text = help_of("train")
     digits, mnist = 1437, 60_000
-    rule = dense_rule(1000)
+    rule = Mlp(64, Mlp.HIDDEN, 10).rule()
     epochs = []
     for examples in (digits, mnist):
         batch = default_batch_size(examples, private=True)

@@ -15,7 +15,7 @@ import torch
 
 from dpvd import data
 from dpvd.data import load_mnist
-from dpvd.data.download import download, write_atomically
+from dpvd.data.download import download
 from dpvd.data.idx import parse_idx
 from dpvd.errors import DpvdError
 
@@ -213,17 +213,6 @@ class TestDownload:
                 server.shutdown()
                 thread.join()
         assert not (tmp_path / "file").exists()
-
-    def test_a_folder_that_cannot_be_written_is_named(self, tmp_path: Path) -> None:
-        (tmp_path / "file").write_bytes(b"")
-        with pytest.raises(DpvdError, match="cannot be written"):
-            write_atomically(tmp_path / "file" / "below", b"content")
-
-    def test_a_failed_write_leaves_nothing_behind(self, tmp_path: Path) -> None:
-        (tmp_path / "target" / "full").mkdir(parents=True)
-        with pytest.raises(DpvdError, match="cannot be written"):
-            write_atomically(tmp_path / "target", b"content")
-        assert [path.name for path in tmp_path.iterdir()] == ["target"]
 
 
 class TestIdx:

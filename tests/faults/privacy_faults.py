@@ -76,7 +76,7 @@ FORMULAS = [
     Fault(
         "epsilon printed rounded down",
         "privacy/guarantee.py",
-        {"_round(epsilon, ROUND_CEILING)": "_round(epsilon, ROUND_FLOOR)"},
+        {"_round(epsilon, ROUND_CEILING, digits)": "_round(epsilon, ROUND_FLOOR, digits)"},
         "tests/privacy/test_guarantee.py::test_a_private_run",
     ),
     Fault(

@@ -1,4 +1,4 @@
-"""A complete run record, made up but consistent; tests take what they need away from it."""
+"""A complete run record as JSON holds it, made up but consistent; tests change what they need."""
 
 import copy
 from typing import Any
@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from dpvd.report import render
+from dpvd.runs import NetworkSpec, RunRecord
 
 Record = dict[str, Any]
 
@@ -66,6 +67,7 @@ def _complete() -> Record:
             "preprocessing": "pixels divided by 16, then each example scaled to unit length",
         },
         "model": {
+            "network": NetworkSpec(64, 1000, 10, "privacy", input_norm=4.0, centred=True).to_dict(),
             "layers": ["0: AdditiveLinear 64→1000", "1: ReLU", "2: AdditiveLinear 1000→10"],
             "parameters": 75010,
         },
@@ -91,6 +93,7 @@ def _complete() -> Record:
             "delta": 1e-05,
             "sentence": _SENTENCE,
             "accountant": "pld",
+            "steps": 40,
             "relation": "add-or-remove",
             "unit": "example",
             "public": ["the number of examples (1437)"],
@@ -119,6 +122,7 @@ def _complete() -> Record:
             for key, total, density in zip(("0", "2"), (6000, 900), shape, strict=True)
         },
         "sparsity": {
+            "threshold": 3.0,
             "total": {"weights": 74000, "pruned": 1200, "fraction": 0.016},
             "layers": {
                 "0": {"weights": 64000, "pruned": 1100},
@@ -138,7 +142,7 @@ def _complete() -> Record:
 @pytest.fixture(scope="session")
 def page() -> str:
     """The page of the complete record, drawn once."""
-    return render(_complete())
+    return render(RunRecord.from_dict(_complete()))
 
 
 @pytest.fixture

@@ -8,21 +8,22 @@ from xml.etree import ElementTree
 
 import matplotlib
 import numpy as np
-import pytest
 from matplotlib.colors import to_hex
 
-from dpvd.errors import DpvdError
-from dpvd.report import figures, write_figures
-from dpvd.report.figures import FIGURE_STYLE, PALETTE
-from dpvd.report.inline import inline_svg, svg_bytes
+from dpvd.report import FIGURE_STYLE, PALETTE, figures, inline_svg, svg_bytes
+from dpvd.report.figures import illustrate, write_figures
+from dpvd.runs import RunRecord
 
 Record = dict[str, Any]
+
+read = RunRecord.from_dict
+
 
 NAMES = {"progress", "reliability", "confusion", "log-alpha"}
 
 
 def test_every_figure_is_written_as_png_and_svg(record: Record, tmp_path: Path) -> None:
-    paths = write_figures(record, tmp_path / "new" / "figures")
+    paths = write_figures(illustrate(read(record)), tmp_path / "new" / "figures")
     assert {path.name for path in paths} == {
         f"{name}.{kind}" for name in NAMES for kind in ("png", "svg")
     }
@@ -38,22 +39,14 @@ def test_every_figure_is_written_as_png_and_svg(record: Record, tmp_path: Path) 
             assert ElementTree.fromstring(content).tag.endswith("svg")
 
 
-def test_nothing_to_draw_writes_nothing(tmp_path: Path) -> None:
-    empty = {
-        "history": [{"epoch": 1.0}],
-        "test": {"reliability": [{"count": 0}], "confusion": [[1, 2]]},
-    }
-    assert write_figures(empty, tmp_path) == []
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_record_of_another_format_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(DpvdError, match="format must be 1, got 2"):
-        write_figures({"format": 2}, tmp_path)
+def test_nothing_to_draw_draws_nothing(record: Record) -> None:
+    record.update(history=[{"epoch": 1.0}], alpha={})
+    record["test"].update(reliability=[{"count": 0}], confusion=[[1, 2]])
+    assert illustrate(read(record)) == []
 
 
 def test_accuracy_and_epsilon_are_drawn_as_recorded(record: Record) -> None:
-    drawn = figures.progress(record)
+    drawn = figures.progress(read(record))
     assert drawn is not None
     accuracy, spent = drawn.axes
     assert list(accuracy.lines[0].get_ydata()) == [
@@ -66,22 +59,23 @@ def test_accuracy_and_epsilon_are_drawn_as_recorded(record: Record) -> None:
 def test_an_infinite_epsilon_leaves_the_accuracy_alone(record: Record) -> None:
     for row in record["history"]:
         row["epsilon"] = None
-    drawn = figures.progress(record)
+    drawn = figures.progress(read(record))
     assert drawn is not None
     assert len(drawn.axes) == 1
 
 
 def test_empty_bins_are_left_out_of_the_reliability_diagram(record: Record) -> None:
     record["test"]["reliability"] += [{"confidence": None, "accuracy": None, "count": 0}]
-    drawn = figures.reliability(record)
+    drawn = figures.reliability(read(record))
     assert drawn is not None
     points = drawn.axes[0].collections[0].get_offsets()
     expected = [(row["confidence"], row["accuracy"]) for row in record["test"]["reliability"][:-1]]
     np.testing.assert_allclose(np.asarray(points), expected)
 
 
-def test_depth_of_a_confusion_cell_is_its_share_of_the_true_class() -> None:
-    drawn = figures.confusion({"test": {"confusion": [[3, 1], [0, 0]]}})
+def test_depth_of_a_confusion_cell_is_its_share_of_the_true_class(record: Record) -> None:
+    record["test"]["confusion"] = [[3, 1], [0, 0]]
+    drawn = figures.confusion(read(record))
     assert drawn is not None
     colours = drawn.axes[0].collections[0].get_array()
     assert colours is not None
@@ -92,7 +86,7 @@ def test_depth_of_a_confusion_cell_is_its_share_of_the_true_class() -> None:
 def test_layers_carry_their_names_and_keep_their_counts(record: Record) -> None:
     record["alpha"]["9"] = {"edges": [-1.0, 0.0, 1.0], "counts": [5, 7]}
     record["alpha"]["broken"] = {"edges": [0.0], "counts": [1, 2]}
-    drawn = figures.log_alpha(record)
+    drawn = figures.log_alpha(read(record))
     assert drawn is not None
     titles = [axes.get_title("left") or axes.get_title() for axes in drawn.axes]
     assert titles == ["0: AdditiveLinear 64→1000", "2: AdditiveLinear 1000→10", "layer 9"]
@@ -101,13 +95,14 @@ def test_layers_carry_their_names_and_keep_their_counts(record: Record) -> None:
 
 def test_drawing_leaves_matplotlib_as_it_was(record: Record, tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    write_figures({"test": {"confusion": record["test"]["confusion"]}}, tmp_path)
+    record.update(history=[], alpha={})
+    write_figures(illustrate(read(record)), tmp_path)
     assert dict(matplotlib.rcParams) == before
 
 
 def test_equal_records_give_equal_files(record: Record) -> None:
-    small = {"alpha": record["alpha"]}
-    first, second = figures.log_alpha(small), figures.log_alpha(small)
+    first = figures.log_alpha(read(record))
+    second = figures.log_alpha(read(record))
     assert first is not None
     assert second is not None
     assert svg_bytes(first) == svg_bytes(second)
@@ -115,7 +110,7 @@ def test_equal_records_give_equal_files(record: Record) -> None:
 
 def test_inlined_figures_follow_the_page_and_do_not_share_ids(record: Record) -> None:
     with matplotlib.rc_context(FIGURE_STYLE):
-        drawn = figures.progress(record)
+        drawn = figures.progress(read(record))
         assert drawn is not None
         text = str(inline_svg(svg_bytes(drawn), "a", 'says "hello" & <b>'))
     root = ElementTree.fromstring(text)

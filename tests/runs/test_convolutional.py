@@ -70,7 +70,7 @@ def test_the_record_says_what_was_trained(run):
 
 def test_there_is_a_page(run):
     folder, record = run
-    assert "AdditiveConv2d" in write_report(record.to_dict(), folder).read_text(encoding="utf-8")
+    assert "AdditiveConv2d" in write_report(record, folder).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("scale", ["learned", "fixed", "none"])

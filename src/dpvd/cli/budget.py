@@ -10,8 +10,6 @@ from rich.table import Table
 
 from dpvd.cli.console import out, print_json, print_text, say
 from dpvd.cli.options import (
-    PRIVACY,
-    TRAINING,
     AsJson,
     Delta,
     RelationChoice,
@@ -31,6 +29,7 @@ from dpvd.privacy import (
     steps_in,
 )
 from dpvd.privacy import epsilon as epsilon_of
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "budget"]
 
@@ -40,9 +39,9 @@ EXAMPLES = (
     f"dpvd budget --noise-multiplier 2 {_MNIST}",
 )
 
-# Outside of this, and within it at the ends, ε is 0 or in the millions: no noise is worth a
-# question there.
-LEAST_NOISE, MOST_NOISE = 1e-3, 1e7
+# Towards these ends ε is 0 or in the millions: beyond them no noise is worth a question.
+LEAST_NOISE = 1e-3
+MOST_NOISE = 1e7
 
 WORDS = {
     AccountantName.PLD: "privacy losses, tight",
@@ -59,7 +58,7 @@ def budget(
         typer.Option(
             help="N, the number of training examples.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     batch_size: Annotated[
@@ -67,7 +66,7 @@ def budget(
         typer.Option(
             help="Expected batch size.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     epochs: Annotated[
@@ -75,21 +74,21 @@ def budget(
         typer.Option(
             help="Passes over the data.",
             show_default=False,
-            rich_help_panel=TRAINING,
+            rich_help_panel=Group.TRAINING,
         ),
     ],
     epsilon: Annotated[
         float | None,
         typer.Option(
             help="ε to spend: the table shows the noise it takes. This or --noise-multiplier.",
-            rich_help_panel=PRIVACY,
+            rich_help_panel=Group.PRIVACY,
         ),
     ] = None,
     noise_multiplier: Annotated[
         float | None,
         typer.Option(
             help="Noise over sensitivity: the table shows its ε. This or --epsilon.",
-            rich_help_panel=PRIVACY,
+            rich_help_panel=Group.PRIVACY,
         ),
     ] = None,
     relation: RelationChoice = Relation.ADD_OR_REMOVE,
@@ -157,7 +156,8 @@ def _row(
     question: _Question, name: AccountantName, epsilon: float | None, noise_multiplier: float | None
 ) -> dict[str, Any] | None:
     """One accountant's answer; None where it has no theorem for the sampling and relation."""
-    relation, delta = question.relation, question.delta
+    relation = question.relation
+    delta = question.delta
     if not accountant_for(name, relation).supports(question.event(1.0)):
         return None
     if epsilon is not None:
@@ -192,15 +192,18 @@ def _show(question: _Question, rows: list[dict[str, Any]], epsilon: float | None
     table.add_column("how it adds up", style="dim")
     for row in rows:
         spent = "∞" if row["epsilon"] is None else round_up(row["epsilon"])
-        noise, sigma = (f"{_up(row[name], reverse):.4f}" for name in ("noise_multiplier", "sigma"))
-        table.add_row(
-            row["accountant"], noise, sigma, spent, WORDS[AccountantName(row["accountant"])]
-        )
+        accountant = row["accountant"]
+        noise = _up(row["noise_multiplier"], reverse)
+        sigma = _up(row["sigma"], reverse)
+        words = WORDS[AccountantName(accountant)]
+        table.add_row(accountant, f"{noise:.4f}", f"{sigma:.4f}", spent, words)
     out.print(table)
     print_text("z is the noise over the sensitivity;", "dim")
     print_text("the paper's σ is the same noise over 2C (flat clipping).", "dim")
 
 
 def _up(noise: float, given: bool) -> float:
-    """Noise that was asked for is shown as it is; noise that is needed is shown rounded up."""
-    return noise if given else math.ceil(noise * 1e4) / 1e4
+    """Noise that was given is shown as it is, noise that is required is rounded up."""
+    if given:
+        return noise
+    return math.ceil(noise * 1e4) / 1e4

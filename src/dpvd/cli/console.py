@@ -33,4 +33,5 @@ def warn(message: str) -> None:
 
 def fail(message: str) -> None:
     """One line that says what is wrong."""
-    say.print(Text.assemble(("error: ", "red"), " ".join(message.splitlines())))
+    line = " ".join(message.splitlines())
+    say.print(Text.assemble(("error: ", "red"), line))

@@ -1,10 +1,8 @@
-"""``dpvd doctor``: what this installation is made of, and whether its randomness is what it should
-be.
-"""
+"""``dpvd doctor``: what this installation is made of, and whether its randomness is sound."""
 
 import hashlib
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 
 import numpy as np
@@ -42,27 +40,37 @@ def doctor(as_json: AsJson = False) -> None:
 
     Ends with exit code 1 if a test fails: nothing that this installation trains is private then.
     """
-    facts, failures = (
-        _facts(),
-        {name: problem for name, test in _TESTS.items() if (problem := test())},
-    )
+    facts = _facts()
+    failures = _failures()
     if as_json:
         print_json(facts | {"safe": not failures, "failures": failures})
     else:
-        table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-        for name, value in facts.items():
-            if value != "":
-                table.add_row(name.replace("_", " "), Text(str(value)))
-        for name in _TESTS:
-            verdict = (
-                Text(f"FAILED: {failures[name]}", "bold red")
-                if name in failures
-                else Text("passed", "green")
-            )
-            table.add_row(name, verdict)
-        out.print(table, soft_wrap=False)
+        out.print(_table(facts, failures), soft_wrap=False)
     if failures:
         raise typer.Exit(UNSAFE)
+
+
+def _failures() -> dict[str, str]:
+    """What is wrong, by the name of the test that found it."""
+    found = {}
+    for name, test in _TESTS.items():
+        problem = test()
+        if problem:
+            found[name] = problem
+    return found
+
+
+def _table(facts: Mapping[str, str | int], failures: Mapping[str, str]) -> Table:
+    table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    for name, value in facts.items():
+        if value != "":
+            table.add_row(name.replace("_", " "), Text(str(value)))
+    for name in _TESTS:
+        verdict = Text("passed", "green")
+        if name in failures:
+            verdict = Text(f"FAILED: {failures[name]}", "bold red")
+        table.add_row(name, verdict)
+    return table
 
 
 def _facts() -> dict[str, str | int]:
@@ -104,7 +112,8 @@ def _test_private_noise() -> str:
     """Mean, variance and repetition of noise as a run would draw it."""
     try:
         bits = SystemBits()
-        first, second = (standard_normal(_DRAWS, bits).double() for _ in range(2))
+        first = standard_normal(_DRAWS, bits).double()
+        second = standard_normal(_DRAWS, bits).double()
     except RuntimeError as error:
         return str(error)
     unit = _DRAWS**-0.5  # standard error of a mean

@@ -39,4 +39,9 @@ def name_flags(message: str, flags: Mapping[str, str]) -> str:
     >>> name_flags("batch_size must be at least 1, got 0", {"batch_size": "--batch-size"})
     '--batch-size must be at least 1, got 0'
     """
-    return _PARAMETER.sub(lambda found: flags.get(found[0], found[0]), message)
+
+    def flag(found: re.Match[str]) -> str:
+        name = found[0]
+        return flags.get(name, name)
+
+    return _PARAMETER.sub(flag, message)

@@ -63,4 +63,5 @@ def lazy_group(package: str, summaries: Mapping[str, str]) -> type[TyperGroup]:
 
 def epilog(examples: Sequence[str]) -> str:
     """Command lines as the last paragraphs of a help text; typer keeps no single line break."""
-    return "\n\n".join(["Examples:", *(f"$ {line}" for line in examples)])
+    lines = [f"$ {line}" for line in examples]
+    return "\n\n".join(["Examples:", *lines])

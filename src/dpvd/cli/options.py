@@ -1,61 +1,45 @@
-"""Options that several commands share, and the groups that help shows options in."""
+"""Flags: those that commands share, and those that are made from a dataclass of settings."""
 
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, fields
+from functools import wraps
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
 from dpvd.cli.console import warn
-from dpvd.errors import DpvdError
+from dpvd.errors import Choice, DpvdError, OptionalChoice
 from dpvd.privacy import AccountantName, Relation, SamplingKind
+from dpvd.settings import DELTA, RELATION, SAMPLING, Group, Setting, settings_of
 
 __all__ = [
-    "DATA",
-    "OUTPUT",
-    "PRIVACY",
-    "TRAINING",
     "AsJson",
     "DataDir",
     "Delta",
     "RelationChoice",
     "SamplingChoice",
-    "parse_accountant",
+    "takes_options",
     "warn_of_large_delta",
 ]
 
-# Headings in the help. Data and output are two groups: what is read, what is written.
-PRIVACY = "Privacy"
-TRAINING = "Training"
-DATA = "Data"
-OUTPUT = "Output"
+_Options = TypeVar("_Options", covariant=True)
 
-Delta = Annotated[
-    float,
-    typer.Option(
-        help="δ of the guarantee; should be well below 1/N.",
-        show_default=False,
-        rich_help_panel=PRIVACY,
-    ),
-]
-RelationChoice = Annotated[
-    Relation,
-    typer.Option(
-        help="Which data sets are neighbours: one example added or removed, or one replaced.",
-        rich_help_panel=PRIVACY,
-    ),
-]
-SamplingChoice = Annotated[
-    SamplingKind,
-    typer.Option(
-        help="How batches are drawn: each example by itself, or a fixed number of them.",
-        rich_help_panel=PRIVACY,
-    ),
-]
+
+def flag(setting: Setting, *names: str, **typer_settings: Any) -> Any:
+    """The flag of a setting, as typer takes it."""
+    return typer.Option(*names, help=setting.help, rich_help_panel=setting.group, **typer_settings)
+
+
+Delta = Annotated[float, flag(DELTA, show_default=False)]
+RelationChoice = Annotated[Relation, flag(RELATION)]
+SamplingChoice = Annotated[SamplingKind, flag(SAMPLING)]
 DataDir = Annotated[
     Path | None,
     typer.Option(
         help="Folder with MNIST's files. Default: $DPVD_DATA_DIR, then the download cache.",
-        rich_help_panel=DATA,
+        rich_help_panel=Group.DATA,
     ),
 ]
 AsJson = Annotated[
@@ -63,12 +47,90 @@ AsJson = Annotated[
     typer.Option(
         "--json",
         help="Print the result as JSON on stdout, and nothing else there.",
-        rich_help_panel=OUTPUT,
+        rich_help_panel=Group.OUTPUT,
     ),
 ]
 
 
-def parse_accountant(name: str) -> AccountantName:
+class Given(Protocol[_Options]):
+    """A dataclass of settings that is made from what a command line gives."""
+
+    def from_given(self, given: Mapping[str, Any], /) -> _Options: ...
+
+
+def takes_options(
+    owner: Given[Any],
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command one flag for each setting of a dataclass, in place of its ``options``.
+
+    Args:
+        owner: the dataclass, whose fields are annotated with a ``Setting`` each.
+
+    Returns:
+        A decorator for functions with a parameter ``options``, which gets the dataclass.
+    """
+    flags = _flags(owner)
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        parameters: list[inspect.Parameter] = []
+        for parameter in inspect.signature(command).parameters.values():
+            if parameter.name == "options":
+                parameters += flags
+            else:
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        @wraps(command)
+        def run(**values: Any) -> None:
+            given = {each.name: values.pop(each.name) for each in flags}
+            command(options=owner.from_given(given), **values)
+
+        # What typer reads flags from.
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {each.name: each.annotation for each in parameters}
+        return run
+
+    return decorate
+
+
+def _flags(owner: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(owner)
+    settings = settings_of(owner)
+    flags = []
+    for field in fields(owner):
+        value_type = _value_type(hints[field.name])
+        is_required = field.default is MISSING
+        option = _flag_for(field.name, value_type, settings[field.name], is_required)
+        flags.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=inspect.Parameter.empty if is_required else field.default,
+                annotation=Annotated[value_type, option],
+            )
+        )
+    return flags
+
+
+def _flag_for(name: str, value_type: Any, setting: Setting, is_required: bool) -> Any:
+    if value_type is AccountantName:
+        return flag(setting, parser=_parse_accountant)
+    if value_type is bool:
+        return flag(setting, f"--{name.replace('_', '-')}")  # without its opposite, --no-...
+    if is_required:
+        return flag(setting, show_default=False)
+    return flag(setting)
+
+
+def _value_type(hint: Any) -> Any:
+    """What a field is read as: ``Choice[Method]`` gives a ``Method``."""
+    if get_origin(hint) is Choice:
+        return get_args(hint)[0]
+    if get_origin(hint) is OptionalChoice:
+        return get_args(hint)[0] | None
+    return hint
+
+
+def _parse_accountant(name: str) -> AccountantName:
     """For typer: 'moments' is another name of rdp."""
     try:
         return AccountantName.parse(name)
@@ -77,7 +139,7 @@ def parse_accountant(name: str) -> AccountantName:
 
 
 def warn_of_large_delta(delta: float, examples: int) -> None:
-    """A δ of 1/N or more is legal and protects next to nothing."""
+    """Warn of a δ of 1/N or more, which is legal and protects next to nothing."""
     if delta >= 1 / examples:
         warn(
             f"--delta {delta:g} is not below 1/N = {1 / examples:.3g}: "

@@ -12,9 +12,10 @@ import typer
 from torch import Tensor
 
 from dpvd.cli.console import print_json
-from dpvd.cli.options import OUTPUT, AsJson
+from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError, positive_int
 from dpvd.runs import TrainedRun
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "predict"]
 
@@ -36,7 +37,9 @@ def predict(
     ] = 32,
     out_file: Annotated[
         Path | None,
-        typer.Option("--out", help="CSV file to write. Default: stdout.", rich_help_panel=OUTPUT),
+        typer.Option(
+            "--out", help="CSV file to write. Default: stdout.", rich_help_panel=Group.OUTPUT
+        ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -49,13 +52,7 @@ def predict(
     trained = TrainedRun(run)
     x = _read(inputs)
     probabilities, spread = trained.predict_dist(x, samples)
-    confidence, label = probabilities.max(1)
-    rows = [
-        {"row": i, "class": int(c), "probability": round(float(p), 6), "spread": round(float(s), 6)}
-        for i, (c, p, s) in enumerate(
-            zip(label, confidence, spread.gather(1, label.unsqueeze(1)).squeeze(1), strict=True)
-        )
-    ]
+    rows = _rows(probabilities, spread)
     if as_json:
         print_json(rows)
     elif out_file is None:
@@ -70,14 +67,32 @@ def predict(
             ) from error
 
 
+def _rows(probabilities: Tensor, spread: Tensor) -> list[dict[str, Any]]:
+    """The most likely class of each example, with its probability and the spread of that.
+
+    Args:
+        probabilities, spread: [examples, classes].
+    """
+    rows = []
+    for index, label in enumerate(probabilities.argmax(1).tolist()):
+        rows.append(
+            {
+                "row": index,
+                "class": label,
+                "probability": round(float(probabilities[index, label]), 6),
+                "spread": round(float(spread[index, label]), 6),
+            }
+        )
+    return rows
+
+
 def _read(path: Path) -> Tensor:
     if not path.is_file():
         raise DpvdError(f"there is no file {path}")
     try:
         values = _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
-        with np.errstate(
-            over="ignore"
-        ):  # too large for float32 becomes infinite, and is refused below
+        # Too large for float32 becomes infinite, and is refused below.
+        with np.errstate(over="ignore"):
             x = torch.from_numpy(np.asarray(values).astype(np.float32, casting="same_kind"))
     except (ValueError, TypeError, OSError, csv.Error) as error:
         raise DpvdError(

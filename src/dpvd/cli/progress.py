@@ -129,4 +129,6 @@ def _metrics(state: training.Progress) -> str:
 def _spent(state: training.Progress, budget: float | None) -> str:
     """The ε spent, rounded up, and of how much."""
     spent = "∞" if math.isinf(state.epsilon) else round_up(state.epsilon)
-    return spent if budget is None else f"{spent} of {budget:g}"
+    if budget is None:
+        return spent
+    return f"{spent} of {budget:g}"

@@ -9,7 +9,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from dpvd.cli.console import print_json, print_line, print_text, say
-from dpvd.cli.options import DATA, OUTPUT, AsJson, DataDir
+from dpvd.cli.options import AsJson, DataDir
 from dpvd.cli.progress import PlainLines
 from dpvd.errors import DpvdError, positive_int
 from dpvd.experiments import (
@@ -22,6 +22,7 @@ from dpvd.experiments import (
     write_artefacts,
 )
 from dpvd.experiments import reproduce as run_missing
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "reproduce"]
 
@@ -35,10 +36,9 @@ EXAMPLES = (
 USUAL = {"digits": "digits-100", "mnist": "mnist-10"}
 FULL = {"digits": "digits-100", "mnist": "mnist-200"}
 QUICK = {"digits": "digits-quick", "mnist": "mnist-quick"}
-FOLDER, QUICK_FOLDER = (
-    "reproduction",
-    "reproduction-quick",
-)  # two, so that trial runs never get among the others
+# Two, so that trial runs never get among the others.
+FOLDER = "reproduction"
+QUICK_FOLDER = "reproduction-quick"
 HOUR = 3600.0
 RUNS = "Runs"  # a heading in the help
 
@@ -77,7 +77,7 @@ def reproduce(
     ] = False,
     dataset: Annotated[
         str | None,
-        typer.Option(help="Only digits, or only mnist. Default: both.", rich_help_panel=DATA),
+        typer.Option(help="Only digits, or only mnist. Default: both.", rich_help_panel=Group.DATA),
     ] = None,
     data_dir: DataDir = None,
     out_dir: Annotated[
@@ -85,7 +85,7 @@ def reproduce(
         typer.Option(
             "--out",
             help=f"Folder of the results. Default: {FOLDER} (--quick: {QUICK_FOLDER}).",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=Group.OUTPUT,
         ),
     ] = None,
     as_json: AsJson = False,

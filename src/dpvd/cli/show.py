@@ -12,7 +12,7 @@ from dpvd.cli.console import out, print_json, print_line, print_text
 from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError
 from dpvd.privacy import Ledger
-from dpvd.runs import RunRecord
+from dpvd.runs import LEDGER, RECORD, REPORT, RunRecord
 
 __all__ = ["EXAMPLES", "show"]
 
@@ -29,7 +29,8 @@ def show(
     """Show a run's statement, result and settings, or what an unfinished run was charged."""
     if not run.is_dir():
         raise DpvdError(f"there is no run folder {run}")
-    if not (run / "record.json").exists() and (run / "ledger.jsonl").exists():
+    is_finished = (run / RECORD).exists()
+    if not is_finished and (run / LEDGER).exists():
         _show_unfinished(run, as_json)
         return
     record = RunRecord.read(run)
@@ -38,14 +39,21 @@ def show(
         return
     print_text(record.guarantee["sentence"], "bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    low, high = record.test["interval"]
+    for name, value in _rows(record).items():
+        table.add_row(name, Text(value))
+    out.print(table, soft_wrap=False)
+    print_line(f"report {run / REPORT}")
+
+
+def _rows(record: RunRecord) -> dict[str, str]:
+    """What the table shows, by name."""
+    test = record.test
+    dataset = record.dataset
+    low, high = test["interval"]
     rows = {
-        "test accuracy": f"{record.test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
-        "calibration error": f"{record.test['calibration_error']:.4f}",
-        "data": (
-            f"{record.dataset['name']}, {record.dataset['train']:,} to train,"
-            f" {record.dataset['test']:,} to test"
-        ),
+        "test accuracy": f"{test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
+        "calibration error": f"{test['calibration_error']:.4f}",
+        "data": f"{dataset['name']}, {dataset['train']:,} to train, {dataset['test']:,} to test",
         "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
         "plan": _phrase(record.plan),
@@ -54,45 +62,39 @@ def show(
     }
     if record.sparsity:
         total = record.sparsity["total"]
+        threshold = record.sparsity["threshold"]
         rows["prunable"] = (
-            f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥"
-            f" {record.sparsity['threshold']:g})"
+            f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥ {threshold:g})"
         )
-    for name, value in rows.items():
-        table.add_row(name, Text(value))
-    out.print(table, soft_wrap=False)
-    print_line(f"report {run / 'report.html'}")
+    return rows
 
 
 def _phrase(values: Mapping[str, Any]) -> str:
-    """Settings in words: batch size 200, noise multiplier 2.453, clipping (mode automatic, clip
-    norm 1).
-    """
-    return ", ".join(
-        f"{name.replace('_', ' ')} {_short(value)}"
-        for name, value in values.items()
-        if _is_set(value)
-    )
+    """Settings in words: batch size 200, clipping (mode automatic, clip norm 1)."""
+    phrases = []
+    for name, value in values.items():
+        is_in_statement = isinstance(value, list)
+        if value is not None and not is_in_statement:
+            words = name.replace("_", " ")
+            phrases.append(f"{words} {_short(value)}")
+    return ", ".join(phrases)
 
 
 def _short(value: object) -> str:
     if isinstance(value, Mapping):
         return f"({_phrase(value)})"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _is_set(value: object) -> bool:
-    """Lists are in the statement already."""
-    return value is not None and not isinstance(value, list)
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return str(value)
 
 
 def _show_unfinished(run: Path, as_json: bool) -> None:
-    ledger = Ledger.open(run / "ledger.jsonl")
+    ledger = Ledger.open(run / LEDGER)
     steps = ledger.plan["steps"]
     if as_json:
         print_json(
             {"finished": False, "charged": ledger.charged, "steps": steps, "plan": ledger.plan}
         )
-    else:
-        print_text(f"unfinished: {ledger.charged} of {steps} steps are charged.")
-        print_line(f"To continue, rerun the command that started it with --out {run} --resume")
+        return
+    print_text(f"unfinished: {ledger.charged} of {steps} steps are charged.")
+    print_line(f"To continue, rerun the command that started it with --out {run} --resume")

@@ -1,15 +1,14 @@
 """Fetch a file from the first mirror that has it intact."""
 
 import http.client
-import os
-import tempfile
 import urllib.request
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dpvd.errors import DpvdError
+from dpvd.files import write_atomically
 
-__all__ = ["download", "write_atomically"]
+__all__ = ["download"]
 
 
 def download(
@@ -19,12 +18,10 @@ def download(
     check: Callable[[bytes], object],
     timeout: float,
 ) -> None:
-    """Fetch ``name`` from the first mirror whose answer passes ``check``, and store it as
-    ``target``.
+    """Fetch ``name`` from the first mirror whose answer passes ``check`` into ``target``.
 
     Guarantees:
-        ``target`` either does not exist or holds a complete, checked file: it is written beside its
-        place and then renamed.
+        ``target`` either does not exist or holds a complete, checked file.
 
     Args:
         name: file name, appended to each mirror's address.
@@ -40,9 +37,8 @@ def download(
     for mirror in mirrors:
         try:
             with urllib.request.urlopen(mirror + name, timeout=timeout) as answer:
-                content = (
-                    answer.read()
-                )  # to the end: a read of a given size would not notice a lost one
+                # To the end: a read of a given size would not notice a lost rest.
+                content = answer.read()
             check(content)
         except (OSError, http.client.HTTPException, DpvdError) as error:
             reasons.append(f"{mirror}: {error or type(error).__name__}")
@@ -52,25 +48,3 @@ def download(
     raise DpvdError(
         f"{name} could not be downloaded ({'; '.join(reasons) or 'no mirror is configured'})"
     )
-
-
-def write_atomically(target: Path, content: bytes) -> None:
-    """Write a file so that nobody ever sees a part of it.
-
-    Raises:
-        DpvdError: if the folder or the file cannot be written.
-    """
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, beside = tempfile.mkstemp(dir=target.parent, prefix=target.name, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-            os.replace(beside, target)
-        except BaseException:
-            os.unlink(beside)
-            raise
-    except OSError as error:
-        raise DpvdError(
-            f"{target} cannot be written ({error.strerror}): choose another folder"
-        ) from error

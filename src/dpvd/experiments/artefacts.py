@@ -26,7 +26,8 @@ from dpvd.experiments.tables import (
     tuning_table,
 )
 from dpvd.experiments.verdicts import Verdict, judge
-from dpvd.report import inline_svg, png_bytes, svg_bytes, write_atomically
+from dpvd.files import write_atomically
+from dpvd.report import inline_svg, png_bytes, svg_bytes
 
 __all__ = ["Artefacts", "write_artefacts"]
 

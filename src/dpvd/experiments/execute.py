@@ -13,8 +13,8 @@ from dpvd.experiments.record import Record
 from dpvd.experiments.spec import Spec
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, round_up
-from dpvd.runs import PreparedRun, quick_look
-from dpvd.training import FitResult, Progress, fit
+from dpvd.runs import PreparedRun, train_and_evaluate
+from dpvd.training import FitResult, Progress
 
 __all__ = ["epsilons_of", "run_spec"]
 
@@ -38,19 +38,7 @@ def run_spec(
         DpvdError: if the settings contradict the data.
     """
     run = prepare(spec, dataset)
-    model = run.network.build(spec.seed)
-    measured_x, measured_y = run.network.inputs(run.dataset.test_x), run.dataset.test_y
-    result = fit(
-        model,
-        (run.network.inputs(run.dataset.train_x), run.dataset.train_y),
-        run.plan,
-        run.recipe,
-        delta=spec.delta,
-        evaluate=lambda trained: quick_look(trained, measured_x, measured_y),
-        evaluations=_evaluations(run.plan),
-        generator=torch.Generator().manual_seed(spec.seed),
-        on_step=on_step,
-    )
+    result = train_and_evaluate(run, evaluations=_evaluations(run.plan), on_step=on_step)
     return _record(spec, run, result)
 
 

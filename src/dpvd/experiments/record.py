@@ -8,7 +8,7 @@ from typing import Any
 
 from dpvd.errors import DpvdError
 from dpvd.experiments.spec import Spec
-from dpvd.report import write_atomically
+from dpvd.files import write_atomically
 
 __all__ = ["Record", "RecordStore"]
 
@@ -65,7 +65,7 @@ class Record:
             )
         record = cls(
             **{name: values[name] for name in known - {"format", "hash", "spec"}},
-            spec=_spec(values["spec"]),
+            spec=Spec.from_dict(values["spec"]),
         )
         if record.hash != values["hash"]:
             raise DpvdError(
@@ -92,12 +92,7 @@ class RecordStore:
 
     def write(self, record: Record) -> None:
         text = json.dumps(record.to_dict(), indent=None, sort_keys=True, allow_nan=False)
-        try:
-            write_atomically(self._path(record.spec), (text + "\n").encode())
-        except OSError as error:
-            raise DpvdError(
-                f"cannot write into {self.folder} ({error.strerror}): choose another --out"
-            ) from error
+        write_atomically(self._path(record.spec), (text + "\n").encode())
 
     def read(self, spec: Spec) -> Record:
         """The record of a spec.
@@ -113,12 +108,6 @@ class RecordStore:
 
     def _path(self, spec: Spec) -> Path:
         return self.folder / f"{spec.hash}.json"
-
-
-def _spec(values: Any) -> Spec:
-    if not isinstance(values, Mapping):
-        raise DpvdError(f"a spec is a mapping from names to values, got {type(values).__name__}")
-    return Spec.from_dict(values)
 
 
 def _read(path: Path) -> Record:

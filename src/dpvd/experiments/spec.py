@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from enum import StrEnum
 from typing import Any
 
-from dpvd.errors import DpvdError, choice, in_unit_interval, positive, positive_int
+from dpvd.errors import DpvdError, choice, exact_fields, in_unit_interval, positive, positive_int
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName
 from dpvd.runs import Method
@@ -145,12 +145,7 @@ class Spec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Spec":
-        known = {f.name for f in fields(cls)}
-        if set(values) != known:
-            raise DpvdError(
-                f"not a spec: fields {sorted(set(values) ^ known)} are missing or unknown"
-            )
-        return cls(**values)
+        return cls(**exact_fields(values, cls, "a spec"))
 
 
 _FRACTIONS = {field.name for field in fields(Spec) if field.type in (float, float | None)}

@@ -18,7 +18,7 @@ from dpvd.experiments.noise import EXAMPLES
 from dpvd.experiments.prepare import HELD_OUT
 from dpvd.experiments.protocols import PROTOCOLS, Protocol
 from dpvd.experiments.spec import Part, Spec, Variant
-from dpvd.report import write_atomically
+from dpvd.files import write_atomically
 
 __all__ = ["COST", "Scores", "Trial", "Tuning", "TuningStore", "choose", "trials"]
 

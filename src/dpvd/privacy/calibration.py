@@ -78,8 +78,8 @@ def noise_multiplier_for(
     """Return the smallest noise multiplier, up to a tolerance, that keeps within (epsilon, delta).
 
     Guarantees: accounting the event with the returned value gives at most ``epsilon``: that very
-    value has been accounted. Where the account is continuous in the noise, at least 0.999 of
-    ``epsilon`` is used.
+    value has been accounted. Where the account is continuous in the noise, at least
+    99.98 % of ``epsilon`` is used.
 
     Args:
         epsilon: the budget, above 0.

@@ -162,20 +162,20 @@ class Guarantee:
             ) from None
 
 
-def round_up(epsilon: float) -> str:
-    """Return epsilon with four significant digits, never below its value.
+def round_up(epsilon: float, digits: int = _DIGITS) -> str:
+    """Return epsilon with a few significant digits, never below its value.
 
     >>> round_up(0.99951), round_up(33.1037), round_up(1.0), round_up(1e-7), round_up(float("inf"))
     ('0.9996', '33.11', '1', '1e-07', 'inf')
     """
     if epsilon == math.inf:
         return "inf"
-    return _round(epsilon, ROUND_CEILING)
+    return _round(epsilon, ROUND_CEILING, digits)
 
 
-def _round(value: float, direction: str) -> str:
+def _round(value: float, direction: str, digits: int = _DIGITS) -> str:
     """Print a number with a few significant digits, rounded in the given direction."""
-    context = Context(prec=_DIGITS, rounding=direction)
+    context = Context(prec=digits, rounding=direction)
     exact = Decimal(repr(float(value)))
     rounded = context.create_decimal(exact)
     return f"{float(rounded):g}"

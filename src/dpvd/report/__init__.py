@@ -1,12 +1,7 @@
-"""Report page and figures: pure functions of a run's record. And what other pages and figures are
-made with.
-"""
+"""Report page and figures: pure functions of a run's record; and what other pages are made with."""
 
-from dpvd.report.figures import FIGURE_STYLE, PALETTE
-from dpvd.report.files import write_atomically
-from dpvd.report.gallery import write_figures
-from dpvd.report.inline import inline_svg, png_bytes, svg_bytes
 from dpvd.report.page import render, write_report
+from dpvd.report.svg import FIGURE_STYLE, PALETTE, inline_svg, png_bytes, svg_bytes
 
 __all__ = [
     "FIGURE_STYLE",
@@ -15,7 +10,5 @@ __all__ = [
     "png_bytes",
     "render",
     "svg_bytes",
-    "write_atomically",
-    "write_figures",
     "write_report",
 ]

@@ -1,46 +1,33 @@
-"""Numbers and words of a report: how a value is printed, and what the guarantee means in plain
-words.
-"""
+"""Numbers and words of a report: how values are printed, and what the guarantee means."""
 
 import math
 from collections.abc import Mapping
-from decimal import ROUND_CEILING, Context, Decimal
+from typing import Any
 
-from dpvd.report.readings import Record, finite
+from dpvd.errors import is_finite_number
+from dpvd.privacy import round_up
+from dpvd.runs import RunRecord
 
 __all__ = [
     "guess_limit",
-    "is_private",
     "label",
     "noise_warning",
     "percent",
     "plain",
     "promises",
-    "rounded_up",
-    "statement",
     "uncovered",
 ]
 
 
-def rounded_up(value: float, digits: int = 4) -> str:
-    """Print a number with a few significant digits, never below its value: no ε may look smaller
-    than it is.
-
-    >>> rounded_up(0.99951), rounded_up(2.0), rounded_up(12.34501)
-    ('0.9996', '2', '12.35')
-    """
-    context = Context(prec=digits, rounding=ROUND_CEILING)
-    return f"{float(context.create_decimal(Decimal(repr(float(value))))):g}"
-
-
 def percent(share: object, decimals: int = 1) -> str:
-    r"""Print a share between 0 and 1 as a percentage; anything that is no number is printed as it
-    is.
+    r"""Print a share between 0 and 1 as a percentage, and what is no number as it is.
 
     >>> percent(0.889), percent(None)
     ('88.9\xa0%', 'not recorded')
     """
-    return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%" if finite(share) else plain(share)
+    if not is_finite_number(share):
+        return plain(share)
+    return f"{100 * share:.{decimals}f}\N{NO-BREAK SPACE}%"
 
 
 def plain(value: object) -> str:
@@ -71,41 +58,18 @@ def label(key: object) -> str:
     return str(key).replace("_", " ")
 
 
-def is_private(record: Record) -> bool:
-    """Whether the record states a finite ε and a δ below 1. Anything missing counts as *not*
-    private.
-    """
-    guarantee = record.get("guarantee") or {}
-    epsilon, delta = guarantee.get("epsilon"), guarantee.get("delta")
-    return finite(epsilon) and finite(delta) and epsilon >= 0 and 0 <= delta < 1
-
-
-def noise_warning(record: Record) -> str:
-    """What a reader must know about the source of the noise; empty when it came from the system's
-    generator.
+def noise_warning(record: RunRecord) -> str:
+    """What a reader must know about noise that is not from the system's generator, or nothing.
 
     Edge cases: a source that is missing or unknown is warned about; without a guarantee there is
     nothing to weaken.
     """
-    noise = (record.get("plan") or {}).get("noise")
-    if noise == "system" or not is_private(record):
+    noise = record.plan.get("noise")
+    if noise == "system" or not record.is_private:
         return ""
     if noise is None:
         return "The record does not say where the noise came from."
     return "Reproducible: not private against whoever knows the seed."
-
-
-def statement(record: Record) -> str:
-    """The record's own privacy sentence, word for word, or what stands in for a missing one."""
-    guarantee = record.get("guarantee") or {}
-    if guarantee.get("sentence"):
-        return str(guarantee["sentence"])
-    if is_private(record):
-        return (
-            f"({rounded_up(guarantee['epsilon'])}, {guarantee['delta']:g})-differentially private. "
-            "The record holds no fuller statement."
-        )
-    return "The record holds no privacy statement. Nothing is promised about the training data."
 
 
 def guess_limit(epsilon: float, delta: float) -> float:
@@ -128,47 +92,44 @@ def guess_limit(epsilon: float, delta: float) -> float:
     return (1.0 + delta * inverse) / (1.0 + inverse)
 
 
-def promises(record: Record) -> list[tuple[str, str]]:
-    """What a private run promises, as (heading, explanation) pairs for a reader who is no
-    statistician.
+def promises(record: RunRecord) -> list[tuple[str, str]]:
+    """What a private run promises, in (heading, explanation) pairs for everybody.
 
     Edge cases: for a run that is not private there is nothing to promise and the list is empty.
     """
-    if not is_private(record):
+    if not record.is_private:
         return []
-    guarantee, plan = record["guarantee"], record.get("plan") or {}
-    epsilon, delta = float(guarantee["epsilon"]), float(guarantee["delta"])
-    unit = str(guarantee.get("unit") or plan.get("unit") or "example")
+    guarantee = record.guarantee
+    epsilon = float(guarantee["epsilon"])
+    delta = float(guarantee["delta"])
+    unit = str(guarantee.get("unit") or record.plan.get("unit") or "example")
+    relation = str(guarantee.get("relation") or record.plan.get("relation") or "")
+    is_repeatable = noise_warning(record) != ""
     return [
         ("Who is protected", _unit_words(unit)),
-        (
-            "Against what",
-            _relation_words(str(guarantee.get("relation") or plan.get("relation") or ""), unit),
-        ),
-        (f"What ε = {rounded_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
-        (
-            f"What δ = {delta:g} means",
-            _delta_words(delta, unit, (record.get("dataset") or {}).get("train")),
-        ),
-        ("Who the adversary may be", _adversary_words(bool(noise_warning(record)))),
+        ("Against what", _relation_words(relation, unit)),
+        (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
+        (f"What δ = {delta:g} means", _delta_words(delta, unit, record.dataset["train"])),
+        ("Who the adversary may be", _adversary_words(is_repeatable)),
     ]
 
 
-def uncovered(record: Record) -> list[tuple[str, str]]:
-    """What the guarantee does not cover, as (heading, explanation) pairs: said on every private
-    page.
-    """
-    guarantee = record.get("guarantee") or {}
+_OPEN_POINTS = {
+    "What the program did not see": "not_covered",
+    "Not declared": "undeclared",
+}
+
+
+def uncovered(record: RunRecord) -> list[tuple[str, str]]:
+    """What the guarantee does not cover, in (heading, explanation) pairs: on every private page."""
+    guarantee = record.guarantee
     public = guarantee.get("public") or ()
     facts = f"Treated as public, and not protected: {plain(list(public))}. " if public else ""
-    open_points = [
-        (heading, f"{plain(list(guarantee[name]))}.".capitalize())
-        for heading, name in (
-            ("What the program did not see", "not_covered"),
-            ("Not declared", "undeclared"),
-        )
-        if guarantee.get(name)
-    ]
+    open_points = []
+    for heading, name in _OPEN_POINTS.items():
+        if guarantee.get(name):
+            words = plain(list(guarantee[name]))
+            open_points.append((heading, f"{words}.".capitalize()))
     return [
         (
             "The test data",
@@ -205,7 +166,7 @@ def uncovered(record: Record) -> list[tuple[str, str]]:
     ]
 
 
-def _tuning_words(guarantee: Record) -> str:
+def _tuning_words(guarantee: Mapping[str, Any]) -> str:
     tuned = guarantee.get("tuned")
     if tuned:
         return f"Tuned on the data, and not counted: {plain(list(tuned))}."
@@ -219,49 +180,47 @@ def _tuning_words(guarantee: Record) -> str:
 
 def _unit_words(unit: str) -> str:
     return (
-        f"One {unit} of the training data. If a person stands behind several, that person's ε is"
-        " larger: behind k of them, k times as large (and δ grows as well)."
+        f"One {unit} of the training data. A person who contributed several has a larger ε: k times"
+        " as large for k of them (and δ grows as well)."
     )
 
 
 def _relation_words(relation: str, unit: str) -> str:
     words = {
         "add-or-remove": (
-            f"Telling whether one {unit} was added to the training data or left out of it."
+            f"Telling whether one {unit} was added to or removed from the training data."
         ),
         "replace-one": (
             f"Telling whether one {unit} of the training data was replaced by any other."
         ),
     }
-    return words.get(
-        relation, relation or "The record does not name the relation between data sets."
-    )
+    unknown = relation or "The record does not name the relation between data sets."
+    return words.get(relation, unknown)
 
 
 def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     limit = math.ceil(1000 * guess_limit(epsilon, delta) - 1e-9) / 10
-    factor = (
-        f" (a factor of e^ε = {rounded_up(math.exp(epsilon), 3)} on any odds, δ aside)"
-        if epsilon < 20
-        else ""
-    )
+    factor = ""
+    if epsilon < 20:
+        odds = round_up(math.exp(epsilon), digits=3)
+        factor = f" (a factor of e^ε = {odds} on any odds, δ aside)"
     words = (
-        "Somebody who would otherwise toss a coin on the question above, and who sees the trained"
+        "Someone who would otherwise toss a coin on the question above, and who sees the trained"
         f" model, answers it correctly at most {limit:.1f}\N{NO-BREAK SPACE}% of the time, whatever"
         f" else they know{factor}."
     )
-    return words + (
-        f" That is little protection for one {unit} in the worst case." if limit > 99 else ""
-    )
+    if limit > 99:
+        words += f" That is little protection for one {unit} in the worst case."
+    return words
 
 
 def _delta_words(delta: float, unit: str, examples: object) -> str:
     words = f"The promise on ε may fail with a probability of about {delta:g}."
-    if finite(examples) and delta * examples >= 1:
+    if is_finite_number(examples) and delta * examples >= 1:
         return (
             words + f" Caution: this is not below one in {plain(examples)}, the number of training"
-            f" examples, so the definition would allow a whole {unit} to be disclosed. Ask for a"
-            " smaller δ."
+            f" examples, so the definition would allow a whole {unit} to be disclosed."
+            " Choose a smaller δ."
         )
     return words + " It should be well below one divided by the number of training examples."
 

@@ -1,24 +1,48 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
-from dpvd.runs.architectures import NetworkKind
-from dpvd.runs.measure import predict_dist, quick_look
+from dpvd.runs.execute import execute, train_and_evaluate
+from dpvd.runs.load import TrainedRun
+from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
+from dpvd.runs.prepare import PreparedRun, prepare_run
+from dpvd.runs.recipes import (
+    NetworkKind,
+    NetworkRule,
+    default_batch_size,
+    default_clipping,
+    default_steps,
+    ordinary_recipe,
+    private_recipe,
+)
 from dpvd.runs.record import RunRecord
-from dpvd.runs.train import PreparedRun, execute, prepare_run
-from dpvd.runs.trained import TrainedRun
+from dpvd.runs.run_dir import CHECKPOINT, FIGURES, LEDGER, MODEL, OPTIONS, RECORD, REPORT
 
 __all__ = [
+    "CHECKPOINT",
+    "FIGURES",
+    "LEDGER",
+    "MODEL",
+    "OPTIONS",
+    "RECORD",
+    "REPORT",
     "Method",
     "NetworkKind",
+    "NetworkRule",
     "NetworkSpec",
     "PreparedRun",
     "RunOptions",
     "RunRecord",
     "Scale",
     "TrainedRun",
+    "default_batch_size",
+    "default_clipping",
+    "default_steps",
+    "evaluate",
     "execute",
+    "ordinary_recipe",
     "predict_dist",
     "prepare_run",
-    "quick_look",
+    "private_recipe",
+    "train_and_evaluate",
 ]

@@ -1,7 +1,7 @@
-"""The networks that runs train: layers, initial weights, noise on the weights, inputs."""
+"""The networks that runs train: layers, noise on the weights, inputs."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -9,14 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.data import centred, flatten, unit_norm
-from dpvd.errors import DpvdError, choice, positive_int
+from dpvd.errors import Choice, DpvdError, exact_fields, positive_int
 from dpvd.nn import variational
-from dpvd.runs.architectures import NetworkKind, check_image, convolutional, dense
-from dpvd.training import PRE_ACTIVATION, NetworkRule, convolutional_rule, dense_rule
+from dpvd.runs.recipes import NETWORKS, NetworkKind, NetworkRecipe, NetworkRule
 
 __all__ = ["Method", "NetworkSpec", "Scale"]
-
-MICRO_BATCH = 256
 
 
 class Method(StrEnum):
@@ -69,21 +66,25 @@ class NetworkSpec:
     features: int
     hidden: int
     classes: int
-    scale: Scale = Scale.NONE
+    scale: Choice[Scale] = Choice(Scale.NONE)
     rate: float = 0.1
     prior: str = "log-uniform"
     input_norm: float | None = None
     centred: bool = False
-    kind: NetworkKind = NetworkKind.MLP
+    kind: Choice[NetworkKind] = Choice(NetworkKind.MLP)
     image: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
-        object.__setattr__(self, "scale", choice(self.scale, Scale, "scale"))
-        object.__setattr__(self, "kind", choice(self.kind, NetworkKind, "network"))
-        object.__setattr__(self, "image", None if self.image is None else tuple(self.image))
-        if self.kind is NetworkKind.CNN:
-            check_image(self.features, self.image)
+        if self.image is not None:
+            object.__setattr__(self, "image", tuple(self.image))
+        _ = self.recipe  # refuses examples that the kind of network cannot take
+
+    @property
+    def recipe(self) -> NetworkRecipe:
+        """Layers, initial weights and the numbers of the default rule."""
+        kind = NETWORKS[self.kind]
+        return kind(self.features, self.hidden, self.classes, self.image)
 
     def build(self, seed: int = 0) -> nn.Module:
         """The network with its initial weights, which follow from the seed alone.
@@ -92,38 +93,17 @@ class NetworkSpec:
             DpvdError: if it does not fit into memory.
         """
         try:
-            plain = self._layers().to_empty(device="cpu")
+            plain = self.recipe.layers().to_empty(device="cpu")
         except (RuntimeError, TypeError) as error:  # torch's ways to say "too large"
             raise DpvdError(
                 f"a network with {self.hidden:,} hidden units does not fit into memory"
             ) from error
-        self._initialise(plain, torch.Generator().manual_seed(seed))
+        generator = torch.Generator().manual_seed(seed)
+        self.recipe.initialise(plain, self.input_norm, generator)
         model = self._with_noise(plain)
         # The layout in which convolutions and maxima are fast on processors; it changes no value.
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints do not know of it
         return model
-
-    def _layers(self) -> nn.Sequential:
-        if self.kind is NetworkKind.CNN:
-            assert self.image is not None  # checked at construction
-            height, width = self.image
-            return convolutional((height, width), self.hidden, self.classes)
-        return dense(self.features, self.hidden, self.classes)
-
-    @torch.no_grad()
-    def _initialise(self, plain: nn.Sequential, generator: torch.Generator) -> None:
-        layers = [layer for layer in plain if isinstance(layer, nn.Linear | nn.Conv2d)]
-        for layer in layers:
-            assert layer.bias is not None
-            layer.bias.zero_()
-            if self.kind is NetworkKind.CNN:
-                reach = layer.weight[0].numel() ** -0.5
-                layer.weight.uniform_(-reach, reach, generator=generator)
-            else:
-                layer.weight.normal_(0, self._first_std(), generator=generator)
-        layers[
-            -1
-        ].weight.zero_()  # the first steps then move the outputs only by what the data says
 
     def _with_noise(self, plain: nn.Sequential) -> nn.Module:
         match self.scale:
@@ -138,62 +118,65 @@ class NetworkSpec:
             case Scale.NONE:
                 return plain
 
-    def _first_std(self) -> float:
-        """Inputs of one norm give pre-activations of one standard deviation, whatever the number of
-        features.
-        """
-        return self.features**-0.5 if self.input_norm is None else PRE_ACTIVATION / self.input_norm
-
     def inputs(self, x: Tensor) -> Tensor:
-        """Raw examples [n, ...] as the network takes them: [n, features]. Each row depends on its
-        example alone.
+        """Raw examples [n, ...] as the network takes them: [n, features].
+
+        Each row depends on its example alone.
         """
-        rows = flatten(x if x.is_floating_point() else x.float())
+        numbers = x if x.is_floating_point() else x.float()
+        rows = flatten(numbers)
         if rows.shape[1] != self.features:
             raise DpvdError(
                 f"the network takes {self.features} features for each example, got {rows.shape[1]}"
             )
         if self.centred:
-            rows = centred(
-                unit_norm(rows)
-            )  # large values are brought into range first: their mean could overflow
-        return rows if self.input_norm is None else unit_norm(rows) * self.input_norm
+            # Large values are brought into range first: their mean could overflow.
+            rows = centred(unit_norm(rows))
+        if self.input_norm is None:
+            return rows
+        return unit_norm(rows) * self.input_norm
 
     def describe_inputs(self) -> str:
         """What is done to each example, in words."""
-        parts = ["centred on its own mean"] if self.centred else []
-        parts += [] if self.input_norm is None else [f"scaled to L2 norm {self.input_norm:g}"]
-        return f"each example by itself {' and '.join(parts)}" if parts else "used as it is"
+        parts = []
+        if self.centred:
+            parts.append("centred on its own mean")
+        if self.input_norm is not None:
+            parts.append(f"scaled to L2 norm {self.input_norm:g}")
+        if not parts:
+            return "used as it is"
+        return f"each example by itself {' and '.join(parts)}"
 
     @property
     def parameters(self) -> int:
         """How many weights and biases there are."""
-        return sum(parameter.numel() for parameter in self._layers().parameters())
+        layers = self.recipe.layers()
+        return sum(parameter.numel() for parameter in layers.parameters())
 
     @property
     def rule(self) -> NetworkRule:
         """What the default rule knows of this network."""
-        return convolutional_rule() if self.kind is NetworkKind.CNN else dense_rule(self.hidden)
+        return self.recipe.rule()
 
     @property
     def micro_batch(self) -> int | None:
-        """How many examples go through it at once in training: convolutions are faster in parts
-        that fit a cache.
-        """
-        return MICRO_BATCH if self.kind is NetworkKind.CNN else None
+        """How many examples go through it at once in training; None for all."""
+        return self.recipe.MICRO_BATCH
+
+    @property
+    def is_pruned_by_noise(self) -> bool:
+        """Whether training finds weights that are noise: those whose scale is not fixed."""
+        return self.scale in (Scale.PRIVACY, Scale.LEARNED)
 
     def to_dict(self) -> dict[str, Any]:
-        image = None if self.image is None else list(self.image)
-        return asdict(self) | {"scale": str(self.scale), "kind": str(self.kind), "image": image}
+        plain = asdict(self)
+        plain["scale"] = str(self.scale)
+        plain["kind"] = str(self.kind)
+        plain["image"] = None if self.image is None else list(self.image)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NetworkSpec":
-        complete = {"kind": NetworkKind.MLP, "image": None} | dict(
-            values
-        )  # older records know of one kind only
-        known = {f.name for f in fields(cls)}
-        if set(complete) != known:
-            raise DpvdError(
-                f"not a network: fields {sorted(set(complete) ^ known)} are missing or unknown"
-            )
-        return cls(**complete)
+        """Read what ``to_dict`` wrote; older records know of one kind of network only."""
+        plain = exact_fields(values, cls, "a network", optional=("kind", "image"))
+        return cls(**plain)

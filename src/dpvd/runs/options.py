@@ -1,78 +1,187 @@
-"""What a user may choose for a run, checked before anything else happens."""
+"""What a user may choose for a run, checked before anything else happens.
 
+A new option is one field of ``RunOptions``: type, default, help and check stand together, and the
+command line makes its flag from them. A field that belongs to the plan or the recipe takes effect
+by its name; any other is used in ``dpvd.runs.prepare``.
+"""
+
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from dpvd.errors import DpvdError, choice, in_unit_interval, non_negative, positive, positive_int
+from dpvd.errors import (
+    Choice,
+    DpvdError,
+    OptionalChoice,
+    non_negative,
+    positive,
+    positive_int,
+)
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
-from dpvd.runs.architectures import NetworkKind
 from dpvd.runs.network import Method, Scale
+from dpvd.runs.recipes import KL_WEIGHT, ORDINARY_BATCH, PRIVATE_BATCH, Cnn, Mlp, NetworkKind
+from dpvd.settings import DELTA, RELATION, SAMPLING, Group, Part, Setting, check, settings_of
 from dpvd.training import Decay
 
 __all__ = ["RunOptions"]
 
 SEEDS = 2**63  # what torch's generators take
-LEAST, MOST = 1e-30, 1e30  # what stays finite and above zero in 32-bit arithmetic, with some room
+
+# What stays finite and above zero in 32-bit arithmetic, with some room.
+LEAST = 1e-30
+MOST = 1e30
+
+
+def _moderate(**named: float) -> None:
+    """Raise unless every named value is a positive number that arithmetic can bear."""
+    positive(**named)
+    for name, value in named.items():
+        if not LEAST <= value <= MOST:
+            raise DpvdError(f"{name} must lie between {LEAST:g} and {MOST:g}, got {value!r}")
+
+
+def _seed(**named: int) -> None:
+    for name, value in named.items():
+        is_integer = isinstance(value, int) and not isinstance(value, bool)
+        if not is_integer or not 0 <= value < SEEDS:
+            raise DpvdError(f"{name} must be an integer from 0 to {SEEDS - 1}, got {value!r}")
 
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a user may choose; None leaves the choice to the default rule.
+    """What a user may choose; None leaves the choice to the default recipe.
+
+    Names may be given as text: ``RunOptions(delta=1e-5, epsilon=1.0, method="dpsgd")``.
 
     Raises:
         DpvdError: if a value is out of range, or the choices contradict each other.
     """
 
-    delta: float
-    epsilon: float | None = None
-    method: Method = Method.DPVD
-    seed: int = 0
-    network: NetworkKind = NetworkKind.MLP
-    hidden: int | None = None
-    batch_size: int | None = None
-    epochs: float | None = None
-    accountant: AccountantName = AccountantName.PLD
-    relation: Relation = Relation.ADD_OR_REMOVE
-    sampling: SamplingKind = SamplingKind.POISSON
-    scale: Scale | None = None
-    learning_rate: float | None = None
-    decay: Decay | None = None
-    gamma: float | None = None
-    clipping: ClippingMode | None = None
-    clip_norm: float | None = None
-    kl_weight: float | None = None
-    seeded_noise: bool = False
+    delta: Annotated[float, DELTA]
+    epsilon: Annotated[
+        float | None,
+        Setting("ε to spend. Required unless --method none.", Group.PRIVACY, positive),
+    ] = None
+    accountant: Annotated[
+        Choice[AccountantName],
+        Setting(
+            "How the steps' privacy loss is added up; moments is another name of rdp.",
+            Group.PRIVACY,
+        ),
+    ] = Choice(AccountantName.PLD, parse=AccountantName.parse)
+    relation: Annotated[Choice[Relation], RELATION] = Choice(Relation.ADD_OR_REMOVE)
+    sampling: Annotated[Choice[SamplingKind], SAMPLING] = Choice(SamplingKind.POISSON)
+    clipping: Annotated[
+        OptionalChoice[ClippingMode],
+        Setting("How per-example gradients are bounded. Default: automatic.", Group.PRIVACY),
+    ] = OptionalChoice(ClippingMode)
+    clip_norm: Annotated[
+        float | None,
+        Setting("Clipping norm C. Default: 1.", Group.PRIVACY, _moderate),
+    ] = None
+    seeded_noise: Annotated[
+        bool,
+        Setting(
+            "Reproducible noise and sampling: not private against whoever knows the seed.",
+            Group.PRIVACY,
+        ),
+    ] = False
+    method: Annotated[
+        Choice[Method],
+        Setting("dpvd, svi and dpsgd are private; none is not.", Group.TRAINING),
+    ] = Choice(Method.DPVD)
+    batch_size: Annotated[
+        int | None,
+        Setting(
+            "Expected batch size. Default: set by the recipe, all examples up to "
+            f"{PRIVATE_BATCH} (--method none: {ORDINARY_BATCH}).",
+            Group.TRAINING,
+            positive_int,
+        ),
+    ] = None
+    epochs: Annotated[
+        float | None,
+        Setting(
+            "Passes over the data. Default: set by the recipe (100 on digits, 10.5 on mnist).",
+            Group.TRAINING,
+            _moderate,
+        ),
+    ] = None
+    learning_rate: Annotated[
+        float | None,
+        Setting(
+            "Initial learning rate η₀. Default: set by the recipe, from the noise.",
+            Group.TRAINING,
+            _moderate,
+            Part.RECIPE,
+        ),
+    ] = None
+    decay: Annotated[
+        OptionalChoice[Decay],
+        Setting(
+            "How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.",
+            Group.TRAINING,
+            part=Part.RECIPE,
+        ),
+    ] = OptionalChoice(Decay)
+    gamma: Annotated[
+        float | None,
+        Setting(
+            "Exponent γ of --decay power. Default: 1.",
+            Group.TRAINING,
+            non_negative,
+            Part.RECIPE,
+        ),
+    ] = None
+    kl_weight: Annotated[
+        float | None,
+        Setting(
+            f"Factor of the KL term (dpvd). Default: set by the recipe, {KL_WEIGHT:g}.",
+            Group.TRAINING,
+            non_negative,
+            Part.RECIPE,
+        ),
+    ] = None
+    seed: Annotated[
+        int,
+        Setting(
+            "Seed for initial weights and dropout (never for privacy noise).",
+            Group.TRAINING,
+            _seed,
+        ),
+    ] = 0
+    network: Annotated[
+        Choice[NetworkKind],
+        Setting(
+            "mlp: one hidden layer; cnn: two convolutions and a hidden layer, for images.",
+            Group.NETWORK,
+        ),
+    ] = Choice(NetworkKind.MLP)
+    hidden: Annotated[
+        int | None,
+        Setting(
+            f"Hidden units. Default: {Mlp.HIDDEN} for mlp, {Cnn.HIDDEN} for cnn.",
+            Group.NETWORK,
+            positive_int,
+        ),
+    ] = None
+    scale: Annotated[
+        OptionalChoice[Scale],
+        Setting("Source of the posterior scale ζ (dpvd). Default: privacy.", Group.NETWORK),
+    ] = OptionalChoice(Scale)
 
     def __post_init__(self) -> None:
-        self._parse_names()
-        in_unit_interval(delta=self.delta)
-        if self.method is not Method.NONE:
-            if self.epsilon is None:
-                raise DpvdError(
-                    f"method {self.method} needs a privacy budget: give --epsilon, or use --method"
-                    " none"
-                )
-            positive(epsilon=self.epsilon)
-        if (
-            isinstance(self.seed, bool)
-            or not isinstance(self.seed, int)
-            or not 0 <= self.seed < SEEDS
-        ):
-            raise DpvdError(f"seed must be an integer from 0 to {SEEDS - 1}, got {self.seed!r}")
-        for name in ("hidden", "batch_size"):
-            if getattr(self, name) is not None:
-                positive_int(**{name: getattr(self, name)})
-        for name in ("epochs", "learning_rate", "clip_norm"):
-            value = getattr(self, name)
-            if value is None:
-                continue
-            positive(**{name: value})
-            if not LEAST <= value <= MOST:
-                raise DpvdError(f"{name} must lie between {LEAST:g} and {MOST:g}, got {value!r}")
-        for name in ("kl_weight", "gamma"):
-            if getattr(self, name) is not None:
-                non_negative(**{name: getattr(self, name)})
+        check(self)
+        is_private = self.method is not Method.NONE
+        if is_private and self.epsilon is None:
+            raise DpvdError(
+                f"method {self.method} needs a privacy budget: give --epsilon, or use --method none"
+            )
+        if is_private and self.clipping is ClippingMode.NONE:
+            raise DpvdError(
+                f"--clipping none is for --method none: {self.method} needs bounded gradients"
+            )
         if self.gamma is not None and self.decay is not Decay.POWER:
             raise DpvdError(
                 "gamma is the exponent of the power decay η₀/t^γ: give --decay power with it"
@@ -80,25 +189,26 @@ class RunOptions:
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
 
-    def _parse_names(self) -> None:
-        """Accept names as plain text too."""
-        parsed = {
-            "method": choice(self.method, Method, "method"),
-            "network": choice(self.network, NetworkKind, "network"),
-            "accountant": AccountantName.parse(self.accountant),
-            "relation": choice(self.relation, Relation, "relation"),
-            "sampling": choice(self.sampling, SamplingKind, "sampling"),
-            "decay": None if self.decay is None else choice(self.decay, Decay, "decay"),
-            "scale": None if self.scale is None else choice(self.scale, Scale, "scale"),
-            "clipping": (
-                None if self.clipping is None else choice(self.clipping, ClippingMode, "clipping")
-            ),
-        }
-        for name, value in parsed.items():
-            object.__setattr__(self, name, value)
+    @classmethod
+    def from_given(cls, given: Mapping[str, Any]) -> "RunOptions":
+        """Options as a command line gives them; ordinary training spends no ε and drops it."""
+        options = dict(given)
+        if options.get("method") == Method.NONE:
+            options["epsilon"] = None
+        return cls(**options)
+
+    def given_for(self, part: Part) -> dict[str, Any]:
+        """What was chosen of a plan or a recipe, by the names of its fields."""
+        chosen = {}
+        for name, setting in settings_of(type(self)).items():
+            value = getattr(self, name)
+            if setting.part is part and value is not None:
+                chosen[name] = value
+        return chosen
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            name: str(value) if isinstance(value, str) else value
-            for name, value in asdict(self).items()
-        }
+        plain = asdict(self)
+        for name, value in plain.items():
+            if isinstance(value, str):
+                plain[name] = str(value)  # the text of an enumeration's member
+        return plain

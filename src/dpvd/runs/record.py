@@ -1,17 +1,20 @@
 """The outcome of a run on disk: one JSON file that tables, figures and reports are functions of."""
 
 import json
-import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import MISSING, asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from dpvd.errors import DpvdError
+import numpy as np
+import numpy.typing as npt
+
+from dpvd.errors import DpvdError, is_finite_number
+from dpvd.files import write_atomically
+from dpvd.runs.run_dir import RECORD
 
 __all__ = ["RunRecord"]
 
-RECORD = "record.json"
 FORMAT = 1
 
 # What this program reads out of a record's parts; later versions may add to them.
@@ -19,9 +22,25 @@ NEEDED = {
     "dataset": ("name", "train", "test"),
     "model": ("network", "layers"),
     "plan": ("batch_size", "noise_multiplier"),
-    "recipe": (),
     "guarantee": ("sentence", "epsilon", "delta", "steps"),
     "test": ("accuracy", "interval", "calibration_error"),
+}
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "method": str,
+    "seed": int,
+    "dataset": dict,
+    "model": dict,
+    "plan": dict,
+    "recipe": dict,
+    "guarantee": dict,
+    "history": list,
+    "test": dict,
+    "seconds": (int, float),
+    "environment": dict,
+    "created": str,
+    "version": str,
+    "alpha": dict,
+    "sparsity": dict,
 }
 
 
@@ -46,22 +65,15 @@ class RunRecord:
     sparsity: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
-    @property
-    def epsilon(self) -> float | None:
-        """ε that the run spent; None if it is not private."""
-        value = self.guarantee["epsilon"]
-        return None if value == "inf" else float(value)
+    # How it is written and read.
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""
-        partial = folder / (RECORD + ".partial")
-        partial.write_text(
-            json.dumps(self.to_dict(), indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        os.replace(partial, folder / RECORD)
+        text = json.dumps(self.to_dict(), indent=1, allow_nan=False)
+        write_atomically(folder / RECORD, f"{text}\n".encode())
 
     @classmethod
     def read(cls, folder: Path) -> "RunRecord":
@@ -75,20 +87,99 @@ class RunRecord:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise DpvdError(f"{folder} holds no finished run: there is no {RECORD} in it") from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError) as error:
             raise DpvdError(f"the record {path} cannot be read: {error}") from error
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunRecord":
+        """Read what ``to_dict`` wrote; fields that later versions added are skipped.
+
+        Raises:
+            DpvdError: if it is no record of this format, or a part that is read is missing.
+        """
         if not isinstance(values, Mapping):
             raise DpvdError(
                 f"a record is a mapping from names to values, got {type(values).__name__}"
             )
         if values.get("format") != FORMAT:
             raise DpvdError(f"a record of format {FORMAT} is needed, got {values.get('format')!r}")
+        known = {}
+        for each in fields(cls):
+            if each.name in values:
+                known[each.name] = values[each.name]
+            elif each.default is MISSING and each.default_factory is MISSING:
+                raise DpvdError(f"the part {each.name!r} is missing or incomplete")
+        record = cls(**known)
+        record._check_parts()
+        return record
+
+    def _check_parts(self) -> None:
+        for name, kind in KINDS.items():
+            value = getattr(self, name)
+            if not isinstance(value, kind) or isinstance(value, bool):
+                got = type(value).__name__
+                raise DpvdError(f"the part {name!r} is not what a record holds there, got {got}")
         for name, needed in NEEDED.items():
-            part = values.get(name)
-            if not isinstance(part, Mapping) or not set(needed) <= set(part):
+            if not set(needed) <= set(getattr(self, name)):
                 raise DpvdError(f"the part {name!r} is missing or incomplete")
-        known = {f.name for f in fields(cls)}
-        return cls(**{name: value for name, value in values.items() if name in known})
+
+    # What is read out of it. Rows and values that are missing are skipped.
+
+    @property
+    def epsilon(self) -> float | None:
+        """ε that the run spent; None if it is not private."""
+        value = self.guarantee["epsilon"]
+        return None if value == "inf" else float(value)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether a finite ε and a δ below 1 are stated; anything else is *not* private."""
+        epsilon = self.guarantee["epsilon"]
+        delta = self.guarantee["delta"]
+        if not is_finite_number(epsilon) or not is_finite_number(delta):
+            return False
+        return epsilon >= 0 and 0 <= delta < 1
+
+    def series(self, name: str) -> tuple[list[float], list[float]]:
+        """Epochs and values of one quantity of the history."""
+        epochs = []
+        values = []
+        for row in self.history:
+            epoch = row.get("epoch")
+            value = row.get(name)
+            if is_finite_number(epoch) and is_finite_number(value):
+                epochs.append(float(epoch))
+                values.append(float(value))
+        return epochs, values
+
+    def reliability_bins(self) -> list[tuple[float, float, float]]:
+        """Confidence, accuracy and count of every bin of confidence that holds an example."""
+        rows = []
+        for bin_ in self.test.get("reliability") or []:
+            row = (bin_.get("confidence"), bin_.get("accuracy"), bin_.get("count"))
+            if all(is_finite_number(value) for value in row) and row[2] > 0:
+                rows.append(row)
+        return rows
+
+    def confusion_matrix(self) -> npt.NDArray[np.float64] | None:
+        """Counts [true class, predicted class], or None if there is no square matrix."""
+        matrix = np.array(self.test.get("confusion") or [], dtype=float)
+        is_square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
+        return matrix if is_square and matrix.size else None
+
+    def alpha_histograms(self) -> list[tuple[str, list[float], list[float]]]:
+        """Layer key, edges and counts of every log α histogram that is consistent."""
+        layers = []
+        for key, histogram in self.alpha.items():
+            edges = histogram.get("edges") or []
+            counts = histogram.get("counts") or []
+            if counts and len(edges) == len(counts) + 1:
+                layers.append((str(key), edges, counts))
+        return layers
+
+    def layer_name(self, key: str) -> str:
+        """A layer's line in the model summary, by its key: "0: AdditiveLinear 64→1000" of "0"."""
+        for line in self.model["layers"]:
+            if str(line).partition(":")[0].strip() == key:
+                return str(line)
+        return f"layer {key}"

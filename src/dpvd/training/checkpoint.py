@@ -1,7 +1,6 @@
 """Checkpoints: one safetensors file, written whole or not at all. No pickle."""
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from dpvd.errors import DpvdError
+from dpvd.files import replacing
 
 __all__ = ["Checkpoint", "pack_optimizer", "restore_optimizer"]
 
@@ -33,15 +33,13 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write to ``path``, replacing what is there only when the new file is complete."""
-        partial = path.with_name(path.name + ".partial")
         tensors = {
             name: tensor.detach().cpu().contiguous().clone()
             for name, tensor in self.tensors.items()
         }
-        save_file(tensors, partial, metadata={"format": FORMAT, "facts": json.dumps(self.facts)})
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        os.replace(partial, path)
+        metadata = {"format": FORMAT, "facts": json.dumps(self.facts)}
+        with replacing(path) as partial:
+            save_file(tensors, partial, metadata=metadata)
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":
@@ -84,7 +82,11 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
     plain: dict[str, Any] = {}
     for index, entries in state["state"].items():
         for key, value in entries.items():
-            (tensors if isinstance(value, Tensor) else plain)[f"{index}.{key}"] = value
+            name = f"{index}.{key}"
+            if isinstance(value, Tensor):
+                tensors[name] = value
+            else:
+                plain[name] = value
     return tensors, {"plain": plain, "groups": state["param_groups"]}
 
 
@@ -93,7 +95,9 @@ def restore_optimizer(
 ) -> None:
     """Put back what ``pack_optimizer`` gave."""
     state: dict[int, dict[str, Any]] = {}
-    for name, value in (*tensors.items(), *facts["plain"].items()):
+    values = {**tensors, **facts["plain"]}
+    for name, value in values.items():
         index, key = name.split(".", 1)
-        state.setdefault(int(index), {})[key] = value
+        entries = state.setdefault(int(index), {})
+        entries[key] = value
     optimizer.load_state_dict({"state": state, "param_groups": facts["groups"]})

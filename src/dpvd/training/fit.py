@@ -1,6 +1,4 @@
-"""Training from beginning to end: steps, schedules, averaging, evaluation, ledger and
-checkpoints.
-"""
+"""Training from beginning to end: schedules, averaging, evaluation, ledger and checkpoints."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -22,9 +20,13 @@ from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 
-__all__ = ["FitResult", "Progress", "fit"]
+__all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit"]
 
-LEDGER, CHECKPOINT = "ledger.jsonl", "checkpoint.safetensors"
+# Files in the folder of a run.
+LEDGER = "ledger.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+
+POSITION = ("epoch", "step", "epsilon")  # of an entry of the history; the others are metrics
 
 Evaluate = Callable[[nn.Module], Mapping[str, float]]
 
@@ -34,9 +36,8 @@ class Progress:
     """Where a run stands, for progress displays.
 
     ``epsilon`` is never below what the steps so far have spent; between evaluations it is that of
-    the next one.
-    ``metrics`` are those of the last evaluation: they come from evaluation data, never from the
-    training data.
+    the next one. ``metrics`` are those of the last evaluation: they come from evaluation data,
+    never from the training data.
     """
 
     step: int
@@ -119,19 +120,21 @@ def fit(
     model.train()
     place = None if folder is None else Path(folder)
     run = _Run(model, plan, recipe, loss_fn, generator, place, resume, micro_batch, isolation)
-    points = sorted(
-        {max(1, round(plan.steps * k / evaluations)) for k in range(1, evaluations + 1)}
-    )
+    points = _evaluation_points(plan.steps, evaluations)
     started = time.monotonic()
     try:
         spent = epsilon_curve(
             run.step.event, points, delta, accountant=accountant, relation=plan.relation
         )
         budget = dict(zip(points, spent, strict=True))
-        position, device = run.step.position, run.device
-        for batch in plan.batches(
-            data, bits=run.sampling, start=position, device=device, prefetch=prefetch
-        ):
+        batches = plan.batches(
+            data,
+            bits=run.sampling,
+            start=run.step.position,
+            device=run.device,
+            prefetch=prefetch,
+        )
+        for batch in batches:
             run.take(batch)
             if run.step.position in budget:
                 run.evaluate(evaluate, budget[run.step.position])
@@ -143,17 +146,29 @@ def fit(
         raise
     finally:
         run.close()
-    guarantee = run.step.guarantee(
-        delta, accountant
-    )  # before the average, which nobody else may hide behind
+    # Before the average, which nobody else may hide behind.
+    guarantee = run.step.guarantee(delta, accountant)
     run.average.apply()
     run.step.accept_weights()
     model.eval()
     return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
 
 
+def _evaluation_points(steps: int, evaluations: int) -> list[int]:
+    """The numbers of steps after which a run is evaluated; the last is the end.
+
+    >>> _evaluation_points(10, 4), _evaluation_points(2, 20)
+    ([2, 5, 8, 10], [1, 2])
+    """
+    points = set()
+    for index in range(1, evaluations + 1):
+        point = round(steps * index / evaluations)
+        points.add(max(1, point))
+    return sorted(points)
+
+
 class _Run:
-    """The moving parts of one run, and how they are put on disk and taken up again."""
+    """The moving parts of one run, and how they are put on disk and restored."""
 
     def __init__(
         self,
@@ -211,7 +226,9 @@ class _Run:
     @property
     def device(self) -> torch.device | None:
         """Where the model is."""
-        return next((parameter.device for parameter in self.model.parameters()), None)
+        for parameter in self.model.parameters():
+            return parameter.device
+        return None
 
     def take(self, batch: tuple[Tensor, ...]) -> None:
         for group in self.step.optimizer.param_groups:
@@ -234,24 +251,22 @@ class _Run:
     def progress(self, budget: Mapping[int, float]) -> Progress:
         position = self.step.position
         next_point = min(point for point in budget if point >= position)
-        metrics = {
-            k: v
-            for k, v in (self.history or [{}])[-1].items()
-            if k not in ("epoch", "step", "epsilon")
-        }
+        last_entry = self.history[-1] if self.history else {}
+        metrics = {name: value for name, value in last_entry.items() if name not in POSITION}
         return Progress(position, self.plan.steps, self._epoch(), budget[next_point], metrics)
 
     def _epoch(self) -> float:
-        return self.step.position * self.plan.batch_size / self.plan.examples
+        examples_seen = self.step.position * self.plan.batch_size
+        return examples_seen / self.plan.examples
 
     def save(self) -> None:
         """Write a checkpoint, if there is a folder."""
         if self.folder is None or self.step.ledger is None:
             return
         optimizer, optimizer_facts = pack_optimizer(self.step.optimizer)
-        tensors = {f"model.{k}": v for k, v in self.model.state_dict().items()}
-        tensors |= {f"average.{k}": v for k, v in self.average.mean.items()}
-        tensors |= {f"optimizer.{k}": v for k, v in optimizer.items()}
+        tensors = _prefixed("model", self.model.state_dict())
+        tensors |= _prefixed("average", self.average.mean)
+        tensors |= _prefixed("optimizer", optimizer)
         tensors["generator"] = self.generator.get_state()
         facts = {
             "fingerprint": self.step.ledger.fingerprint,
@@ -292,7 +307,8 @@ class _Run:
                 f"the run in {self.folder} was started with another recipe: resume with that one"
             )
         self._load_weights(saved.part("model"))
-        self.average.mean, self.average.count = saved.part("average"), facts["averaged"]
+        self.average.mean = saved.part("average")
+        self.average.count = facts["averaged"]
         self.average.mean_zeta2 = facts["mean_zeta2"]
         restore_optimizer(self.step.optimizer, saved.part("optimizer"), facts["optimizer"])
         self.generator.set_state(saved.tensors["generator"])
@@ -308,6 +324,11 @@ class _Run:
             raise DpvdError(
                 f"the run in {self.folder} is of another model: resume with that one ({problem})"
             ) from None
+
+
+def _prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Named so that ``Checkpoint.part`` finds them."""
+    return {f"{prefix}.{name}": tensor for name, tensor in tensors.items()}
 
 
 def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger | None:

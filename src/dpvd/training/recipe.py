@@ -2,14 +2,14 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
 import torch
 from torch import nn
 
-from dpvd.errors import DpvdError, choice, non_negative, positive
+from dpvd.errors import Choice, DpvdError, exact_fields, non_negative, positive
 from dpvd.plan import PrivacyPlan
 from dpvd.training.schedules import Decay, Schedule, warm_up
 
@@ -44,9 +44,9 @@ class Recipe:
     """
 
     learning_rate: float
-    optimizer: OptimizerKind = OptimizerKind.SGD
+    optimizer: Choice[OptimizerKind] = Choice(OptimizerKind.SGD)
     momentum: float = 0.0
-    decay: Decay = Decay.CONSTANT
+    decay: Choice[Decay] = Choice(Decay.CONSTANT)
     gamma: float = 1.0
     kl_weight: float = 0.0
     kl_warmup: float = 0.0
@@ -59,13 +59,12 @@ class Recipe:
         for name in ("momentum", "kl_warmup", "average"):
             value = getattr(self, name)
             non_negative(**{name: value})
-            if value > 1 or (name == "momentum" and value == 1):
+            is_too_large = value >= 1 if name == "momentum" else value > 1
+            if is_too_large:
                 raise DpvdError(
                     f"{name} is a fraction: at least 0 and at most 1 (momentum: below 1), got"
                     f" {value!r}"
                 )
-        object.__setattr__(self, "optimizer", choice(self.optimizer, OptimizerKind, "optimizer"))
-        object.__setattr__(self, "decay", choice(self.decay, Decay, "decay"))
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         trainable = [p for p in parameters if p.requires_grad]
@@ -79,25 +78,35 @@ class Recipe:
         )
 
     def schedule(self, plan: PrivacyPlan) -> Schedule:
-        per_epoch = max(1, math.ceil(plan.examples / plan.batch_size))
-        return Schedule(self.learning_rate, self.decay, self.gamma, per_epoch, plan.steps)
+        steps_per_epoch = math.ceil(plan.examples / plan.batch_size)
+        return Schedule(
+            self.learning_rate,
+            self.decay,
+            self.gamma,
+            max(1, steps_per_epoch),
+            plan.steps,
+        )
 
     def kl_schedule(self, plan: PrivacyPlan) -> Callable[[int], float]:
         """The factor of the KL term by step."""
-        return lambda step: self.kl_weight * warm_up(step, 0, self.kl_warmup * plan.steps)
+        warm_steps = self.kl_warmup * plan.steps
+
+        def factor(step: int) -> float:
+            return self.kl_weight * warm_up(step, 0, warm_steps)
+
+        return factor
 
     def average_from(self, plan: PrivacyPlan) -> int:
         """The number of steps after which iterates enter the average."""
-        return plan.steps - math.ceil(self.average * plan.steps)
+        averaged = math.ceil(self.average * plan.steps)
+        return plan.steps - averaged
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"optimizer": str(self.optimizer), "decay": str(self.decay)}
+        plain = asdict(self)
+        plain["optimizer"] = str(self.optimizer)
+        plain["decay"] = str(self.decay)
+        return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        known = {f.name for f in fields(cls)}
-        if set(values) != known:
-            raise DpvdError(
-                f"not a recipe: fields {sorted(set(values) ^ known)} are missing or unknown"
-            )
-        return cls(**values)
+        return cls(**exact_fields(values, cls, "a recipe"))

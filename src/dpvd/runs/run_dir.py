@@ -1,20 +1,35 @@
-"""The folder of a run: begun once, and taken up again only by the run that began it."""
+"""The folder of a run: what its files are called, and who may write into it."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
+from dpvd.files import write_atomically
+from dpvd.training import CHECKPOINT, LEDGER
 
-__all__ = ["begin_folder", "take_up_folder"]
+__all__ = [
+    "CHECKPOINT",
+    "FIGURES",
+    "LEDGER",
+    "MODEL",
+    "OPTIONS",
+    "RECORD",
+    "REPORT",
+    "create_run_dir",
+    "reopen_run_dir",
+]
 
 OPTIONS = "options.json"
+MODEL = "model.safetensors"
+RECORD = "record.json"
+REPORT = "report.html"
+FIGURES = "figures"
 
 
-def begin_folder(folder: Path, options: Mapping[str, Any]) -> None:
-    """Make the folder and note the options that the run in it was started with.
+def create_run_dir(folder: Path, options: Mapping[str, Any]) -> None:
+    """Make the folder and note the options that the run in it is started with.
 
     Guarantees:
         A folder that has anything in it is left as it is.
@@ -32,21 +47,32 @@ def begin_folder(folder: Path, options: Mapping[str, Any]) -> None:
                 f"{folder} exists and is not empty: choose another --out, or --resume the run in it"
             )
         folder.mkdir(parents=True, exist_ok=True)
-        partial = folder / (OPTIONS + ".partial")
-        partial.write_text(json.dumps(options, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-        os.replace(partial, folder / OPTIONS)
     except OSError as error:
         raise DpvdError(
             f"cannot write into {folder} ({error.strerror}): choose another --out"
         ) from error
+    text = json.dumps(options, indent=1, allow_nan=False)
+    write_atomically(folder / OPTIONS, f"{text}\n".encode())
 
 
-def take_up_folder(folder: Path, options: Mapping[str, Any]) -> None:
+def reopen_run_dir(folder: Path, options: Mapping[str, Any]) -> None:
     """Check that the run in the folder was started with these options.
 
     Raises:
         DpvdError: if there is no run, or it had other options; nothing is changed then.
     """
+    started = _read_options(folder)
+    for name in {**started, **options}:
+        before = started.get(name)
+        now = options.get(name)
+        if before != now:
+            raise DpvdError(
+                f"the run in {folder} was started with {name} {_word(before)}, not {_word(now)}:"
+                " resume it with the options it was started with"
+            )
+
+
+def _read_options(folder: Path) -> dict[str, Any]:
     path = folder / OPTIONS
     try:
         started = json.loads(path.read_text(encoding="utf-8"))
@@ -62,13 +88,7 @@ def take_up_folder(folder: Path, options: Mapping[str, Any]) -> None:
         raise DpvdError(
             f"{path} does not hold a run's options: restore it from a copy, or start a new run"
         )
-    for name in {**started, **options}:
-        before, now = started.get(name), options.get(name)
-        if before != now:
-            raise DpvdError(
-                f"the run in {folder} was started with {name} {_word(before)}, not {_word(now)}:"
-                " resume it with the options it was started with"
-            )
+    return started
 
 
 def _word(value: object) -> str:

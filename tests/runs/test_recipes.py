@@ -8,19 +8,21 @@ from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode
 from dpvd.plan import PrivacyPlan
-from dpvd.runs import RunOptions, execute, prepare_run
-from dpvd.training import (
+from dpvd.runs import (
     NetworkRule,
-    convolutional_rule,
+    RunOptions,
     default_batch_size,
     default_clipping,
     default_steps,
-    dense_rule,
+    execute,
     ordinary_recipe,
+    prepare_run,
     private_recipe,
 )
+from dpvd.runs.recipes import Cnn, Mlp
 
-DENSE = dense_rule(1000)
+DENSE = Mlp(64, 1000, 10).rule()
+CONVOLUTIONAL = Cnn(28 * 28, 32, 10, (28, 28)).rule()
 
 
 def plan(
@@ -47,7 +49,7 @@ def test_private_sizes(examples, batch_size, steps):
 
 
 def test_convolutions_take_more_and_smaller_private_steps():
-    rule = convolutional_rule()
+    rule = CONVOLUTIONAL
     assert default_steps(60_000, 2048, rule, private=True) == 2405
     few, many = (
         PrivacyPlan(60_000, 2048, steps=t, clipping=default_clipping()).calibrate(3.0, 1e-5)
@@ -82,7 +84,7 @@ def test_all_steps_together_leave_the_same_noise_in_an_output(epsilon, batch_siz
     assert left == pytest.approx(4.5)
 
 
-@pytest.mark.parametrize("rule", [DENSE, convolutional_rule()], ids=["dense", "convolutional"])
+@pytest.mark.parametrize("rule", [DENSE, CONVOLUTIONAL], ids=["dense", "convolutional"])
 @pytest.mark.parametrize("mode", ["flat", "per-layer"])
 def test_all_steps_together_leave_the_rules_noise_in_a_weight(rule, mode):
     """Whatever the clipping: layers that are clipped one by one are noised by √L as much."""
@@ -100,7 +102,9 @@ def test_all_steps_together_leave_the_rules_noise_in_a_weight(rule, mode):
 
 def test_little_signal_means_less_noise_and_no_noise_a_bounded_pace():
     assert private_recipe(plan(1437, 0.1), DENSE).learning_rate < 0.01
-    assert private_recipe(plan(60_000, 100.0), dense_rule(8)).learning_rate == pytest.approx(15.0)
+    assert private_recipe(
+        plan(60_000, 100.0), Mlp(64, 8, 10).rule()
+    ).learning_rate == pytest.approx(15.0)
 
 
 def test_a_private_recipe_needs_noise():

@@ -1,4 +1,4 @@
-"""What a trained model is worth on test data: accuracy, calibration, what it has pruned."""
+"""Metrics of a trained model: accuracy and calibration on test data, what it has pruned."""
 
 import math
 from dataclasses import asdict
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from dpvd.nn import VariationalLayer, log_alpha, noise_from, sampling, sparsity
 
-__all__ = ["alpha_histograms", "predict_dist", "quick_look", "sparsity_counts", "test_measures"]
+__all__ = ["alpha_histograms", "evaluate", "predict_dist", "sparsity_counts", "test_metrics"]
 
 BINS = 10
 CHUNK = 2048
@@ -34,12 +34,14 @@ def predict_dist(
         classes].
     """
     model.eval()
-    random = any(isinstance(m, VariationalLayer) for m in model.modules())
-    draws = samples if random else 1
+    is_random = any(isinstance(module, VariationalLayer) for module in model.modules())
+    draws = samples if is_random else 1
     source = torch.Generator().manual_seed(0) if generator is None else generator
-    means, spreads = [], []
+    means = []
+    spreads = []
     for part in torch.split(x, CHUNK):
-        with sampling(random), noise_from(source):
+        with sampling(is_random), noise_from(source):
+            # [draws, rows of the part, classes]
             probabilities = torch.stack([model(part).softmax(1) for _ in range(draws)])
         means.append(probabilities.mean(0))
         spreads.append(probabilities.std(0, correction=0))
@@ -47,8 +49,8 @@ def predict_dist(
 
 
 @torch.no_grad()
-def quick_look(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
-    """Loss and accuracy with the mean weights: for progress, cheap."""
+def evaluate(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
+    """Loss and accuracy with the mean weights: cheap, for use during training."""
     logits = torch.cat([model(part) for part in torch.split(x, CHUNK)])
     return {
         "test_loss": F.cross_entropy(logits, y).item(),
@@ -56,24 +58,25 @@ def quick_look(model: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
     }
 
 
-def test_measures(probabilities: Tensor, y: Tensor, samples: int) -> dict[str, Any]:
-    """Accuracy with its 95 % interval, loss, calibration, confusion: from predicted probabilities
-    [n, classes].
+def test_metrics(probabilities: Tensor, y: Tensor, samples: int) -> dict[str, Any]:
+    """Accuracy with its 95 % interval, loss, calibration and confusion.
+
+    Args:
+        probabilities: predicted, [n, classes].
+        y: true classes, [n].
+        samples: how many weight samples the probabilities are means over.
     """
     confidence, predicted = probabilities.max(1)
     right = predicted == y
-    classes = probabilities.shape[1]
     bins = _reliability(confidence, right)
+    gaps = [row["count"] * abs(row["accuracy"] - row["confidence"]) for row in bins]
     return {
         "accuracy": right.double().mean().item(),
         "interval": list(wilson_interval(int(right.sum()), len(y))),
         "loss": F.nll_loss(probabilities.clamp_min(1e-12).log(), y).item(),
-        "calibration_error": sum(b["count"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
-        / len(y),
+        "calibration_error": sum(gaps) / len(y),
         "reliability": bins,
-        "confusion": torch.bincount(y * classes + predicted, minlength=classes**2)
-        .view(classes, classes)
-        .tolist(),
+        "confusion": _confusion(y, predicted, probabilities.shape[1]),
         "samples": samples,
     }
 
@@ -86,21 +89,29 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     """
     z = 1.959963984540054
     share = right / count
-    centre = (share + z * z / (2 * count)) / (1 + z * z / count)
-    reach = (
-        z
-        / (1 + z * z / count)
-        * math.sqrt(share * (1 - share) / count + z * z / (4 * count * count))
-    )
-    return max(0.0, centre - reach), min(1.0, centre + reach)
+    shrink = 1 + z * z / count
+    centre = (share + z * z / (2 * count)) / shrink
+    variance = share * (1 - share) / count + z * z / (4 * count * count)
+    reach = z / shrink * math.sqrt(variance)
+    low = max(0.0, centre - reach)
+    high = min(1.0, centre + reach)
+    return low, high
+
+
+def _confusion(y: Tensor, predicted: Tensor, classes: int) -> list[list[int]]:
+    """Counts by true class (row) and predicted class (column)."""
+    cells = y * classes + predicted
+    counts = torch.bincount(cells, minlength=classes**2)
+    rows: list[list[int]] = counts.view(classes, classes).tolist()
+    return rows
 
 
 def _reliability(confidence: Tensor, right: Tensor) -> list[dict[str, float]]:
-    """Mean confidence and accuracy in equally wide bins of confidence; empty bins are left out."""
-    places = (confidence * BINS).long().clamp_max(BINS - 1)
+    """Mean confidence and accuracy in equally wide bins of confidence; empty bins are skipped."""
+    indices = (confidence * BINS).long().clamp_max(BINS - 1)
     rows = []
-    for place in range(BINS):
-        inside = places == place
+    for index in range(BINS):
+        inside = indices == index
         if inside.any():
             rows.append(
                 {

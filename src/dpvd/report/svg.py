@@ -1,15 +1,55 @@
-"""Figures as files, and as SVG that lives inside an HTML page."""
+"""How figures look, and how they become files and parts of an HTML page.
+
+Colours are those of Okabe and Ito (Color Universal Design, 2008), which stay apart for colour-blind
+readers. They are named, so that a page may replace them by its own.
+"""
 
 import io
 import re
+from typing import Any
 
 import matplotlib
 from markupsafe import Markup, escape
 from matplotlib.figure import Figure
 
-from dpvd.report.figures import FIGURE_STYLE, PALETTE
+__all__ = ["FIGURE_STYLE", "PALETTE", "inline_svg", "png_bytes", "svg_bytes"]
 
-__all__ = ["inline_svg", "png_bytes", "svg_bytes"]
+PALETTE: dict[str, str] = {
+    "paper": "#fdfdfc",
+    "ink": "#1c2530",
+    "muted": "#5b6673",
+    "grid": "#dfe3e8",
+    "blue": "#0072b2",
+    "vermilion": "#c65300",
+    "on-blue": "#ffffff",
+}
+"""Colours by name. ``vermilion`` is darker than Okabe and Ito's, for contrast on paper."""
+
+FIGURE_STYLE: Any = {  # Any: what matplotlib calls this type differs between its versions
+    "font.family": "DejaVu Sans",
+    "font.size": 9.0,
+    "axes.titlesize": 9.0,
+    "axes.labelsize": 9.0,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": PALETTE["muted"],
+    "axes.labelcolor": PALETTE["ink"],
+    "axes.facecolor": PALETTE["paper"],
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.titlelocation": "left",
+    "axes.titlecolor": PALETTE["ink"],
+    "figure.facecolor": PALETTE["paper"],
+    "figure.constrained_layout.use": True,
+    "grid.color": PALETTE["grid"],
+    "grid.linewidth": 0.7,
+    "text.color": PALETTE["ink"],
+    "text.parse_math": False,  # a layer may be called "$x": that is a name, not a formula
+    "xtick.color": PALETTE["muted"],
+    "ytick.color": PALETTE["muted"],
+    "svg.fonttype": "none",  # text stays text: selectable, searchable, read aloud
+    "svg.hashsalt": "dpvd",  # the same record gives the same bytes
+}
 
 _PNG_DPI = 200
 # Matplotlib dates its files by default; without that, equal figures are equal bytes.

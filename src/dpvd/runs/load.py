@@ -1,4 +1,4 @@
-"""A finished run, taken up again for prediction."""
+"""A finished run, loaded again for prediction."""
 
 from pathlib import Path
 
@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
-from dpvd.runs.measure import predict_dist
+from dpvd.runs.metrics import predict_dist
 from dpvd.runs.network import NetworkSpec
 from dpvd.runs.record import RunRecord
-from dpvd.runs.train import MODEL
+from dpvd.runs.run_dir import MODEL
 from dpvd.training import remember
 
 __all__ = ["TrainedRun"]
@@ -34,7 +34,8 @@ class TrainedRun:
 
     def predict_dist(self, x: Tensor, samples: int = 32) -> tuple[Tensor, Tensor]:
         """Class probabilities of raw examples, and their spread between weight samples."""
-        return predict_dist(self.model, self.network.inputs(x), samples=samples)
+        inputs = self.network.inputs(x)
+        return predict_dist(self.model, inputs, samples=samples)
 
     def _load(self, path: Path) -> nn.Module:
         model = self.network.build()

@@ -1,4 +1,4 @@
-"""Measures of a trained model, against cases computed by hand."""
+"""Metrics of a trained model, against cases computed by hand."""
 
 import math
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from dpvd.nn import variational
-from dpvd.runs import measure, predict_dist
+from dpvd.runs import metrics, predict_dist
 
 # Two examples at confidence 0.95, one of them wrong; two at 0.65, both right.
 PROBABILITIES = torch.tensor([[0.95, 0.05], [0.95, 0.05], [0.65, 0.35], [0.35, 0.65]])
@@ -16,7 +16,7 @@ LABELS = torch.tensor([0, 1, 0, 1])
 
 @pytest.fixture
 def measured():
-    return measure.test_measures(PROBABILITIES, LABELS, samples=32)
+    return metrics.test_metrics(PROBABILITIES, LABELS, samples=32)
 
 
 def test_accuracy_and_loss(measured):
@@ -44,13 +44,13 @@ def test_confusion_counts_true_by_predicted(measured):
 
 
 def test_full_confidence_is_in_the_last_bin():
-    sure = measure.test_measures(torch.eye(3), torch.arange(3), samples=1)
+    sure = metrics.test_metrics(torch.eye(3), torch.arange(3), samples=1)
     assert [entry["count"] for entry in sure["reliability"]] == [3]
     assert sure["calibration_error"] == 0
 
 
 def test_a_certain_error_has_a_finite_loss():
-    wrong = measure.test_measures(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), samples=1)
+    wrong = metrics.test_metrics(torch.tensor([[1.0, 0.0]]), torch.tensor([1]), samples=1)
     assert math.isfinite(wrong["loss"])
     assert wrong["loss"] > 20
 
@@ -59,17 +59,17 @@ def test_a_certain_error_has_a_finite_loss():
 def test_ends_of_the_interval_lie_1_96_standard_errors_from_the_share(right, count):
     # The Wilson interval is where |share - p| = z sqrt(p (1 - p) / n).
     share = right / count
-    for end in measure.wilson_interval(right, count):
+    for end in metrics.wilson_interval(right, count):
         assert abs(share - end) / math.sqrt(end * (1 - end) / count) == pytest.approx(
             1.959964, rel=1e-5
         )
 
 
 def test_the_interval_stays_within_0_and_1():
-    low, high = measure.wilson_interval(0, 20)
+    low, high = metrics.wilson_interval(0, 20)
     assert low == pytest.approx(0, abs=1e-15)
     assert high == pytest.approx(1.959964**2 / (20 + 1.959964**2), rel=1e-5)
-    low, high = measure.wilson_interval(20, 20)
+    low, high = metrics.wilson_interval(20, 20)
     assert high == pytest.approx(1)
     assert high <= 1
 
@@ -97,6 +97,6 @@ def test_predictions_of_random_weights_average_over_draws(generator):
 
 def test_histograms_count_every_weight_within_the_range():
     model = variational(nn.Sequential(nn.Linear(4, 3)), "additive")
-    (histogram,) = measure.alpha_histograms(model).values()
+    (histogram,) = metrics.alpha_histograms(model).values()
     assert len(histogram["edges"]) == len(histogram["counts"]) + 1 == 33
     assert sum(histogram["counts"]) == 12

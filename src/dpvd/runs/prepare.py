@@ -1,0 +1,112 @@
+"""From options to all that a run will do: network, plan and recipe."""
+
+import math
+from dataclasses import dataclass, replace
+
+from dpvd.data import Dataset
+from dpvd.grads import Clipping
+from dpvd.plan import NoiseKind, PrivacyPlan
+from dpvd.runs.network import Method, NetworkSpec, Scale
+from dpvd.runs.options import RunOptions
+from dpvd.runs.recipes import (
+    CHOSEN_ON,
+    NETWORKS,
+    NetworkRule,
+    default_batch_size,
+    default_clipping,
+    default_steps,
+    ordinary_recipe,
+    private_recipe,
+)
+from dpvd.settings import Part
+from dpvd.training import Recipe
+
+__all__ = ["PreparedRun", "prepare_run"]
+
+
+@dataclass(frozen=True)
+class PreparedRun:
+    """All that a run will do, decided before anything is written or trained."""
+
+    options: RunOptions
+    dataset: Dataset
+    network: NetworkSpec
+    plan: PrivacyPlan
+    recipe: Recipe
+
+
+def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
+    """Fill in the default recipe and calibrate the noise.
+
+    Raises:
+        DpvdError: if the options contradict each other or the data.
+    """
+    network = _network(options, dataset)
+    plan = _plan(options, dataset, network.rule)
+    recipe = _recipe(options, plan, network.rule)
+    return PreparedRun(options, dataset, network, plan, recipe)
+
+
+def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
+    kind = NETWORKS[options.network]
+    features = math.prod(dataset.feature_shape)
+    scale = Scale.NONE
+    if options.method is Method.DPVD:
+        scale = options.scale or Scale.PRIVACY
+    return NetworkSpec(
+        features,
+        kind.HIDDEN if options.hidden is None else options.hidden,
+        dataset.classes,
+        scale,
+        input_norm=kind.input_norm(features),
+        centred=dataset.pixels,
+        kind=options.network,
+        image=dataset.feature_shape if kind.TAKES_IMAGES and dataset.pixels else None,
+    )
+
+
+def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPlan:
+    """The calibrated plan: the rule's, with what the user chose in its place."""
+    examples = len(dataset.train_x)
+    private = options.method is not Method.NONE
+    batch_size = options.batch_size
+    if batch_size is None:
+        batch_size = default_batch_size(examples, private=private)
+    steps = 0  # set by the epochs
+    if options.epochs is None:
+        steps = default_steps(examples, batch_size, rule, private=private)
+    is_built_in = dataset.name in CHOSEN_ON
+    plan = PrivacyPlan(
+        examples=examples,
+        batch_size=batch_size,
+        steps=steps,
+        epochs=options.epochs,
+        clipping=_clipping(options),
+        noise=NoiseKind.SEEDED if options.seeded_noise else NoiseKind.SYSTEM,
+        seed=options.seed if options.seeded_noise else None,
+        unit="image" if dataset.pixels else "example",
+        tuned=("the constants of the default recipe",) if is_built_in else None,
+        public=("the classes", "the size of the images") if is_built_in else None,
+        initial_weights="random",
+    )
+    plan = replace(plan, **options.given_for(Part.PLAN))
+    if not private:
+        return plan.calibrate(math.inf, options.delta)
+    assert options.epsilon is not None  # checked at construction
+    return plan.calibrate(options.epsilon, options.delta, options.accountant)
+
+
+def _clipping(options: RunOptions) -> Clipping:
+    clipping = default_clipping()
+    mode = clipping.mode if options.clipping is None else options.clipping
+    clip_norm = clipping.clip_norm if options.clip_norm is None else options.clip_norm
+    return Clipping(mode, clip_norm)
+
+
+def _recipe(options: RunOptions, plan: PrivacyPlan, rule: NetworkRule) -> Recipe:
+    """The rule's recipe, with what the user chose in its place."""
+    is_private = options.method is not Method.NONE
+    recipe = private_recipe(plan, rule) if is_private else ordinary_recipe(rule)
+    if options.method is Method.SVI:
+        recipe = replace(recipe, weight_decay=1 / plan.examples)  # a standard normal prior
+    return replace(recipe, **options.given_for(Part.RECIPE))

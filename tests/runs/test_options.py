@@ -1,0 +1,103 @@
+"""The list of options: said once, and enough for checks, flags, plan and recipe."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Annotated, Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from dpvd.cli import app
+from dpvd.cli.options import takes_options
+from dpvd.errors import DpvdError, OptionalChoice, positive
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import Relation
+from dpvd.runs import RunOptions
+from dpvd.settings import Group, Part, Setting, check, settings_of
+from dpvd.training import Recipe
+
+TRAIN = typer.main.get_command(app).commands["train"].load()
+OWN = {"dataset", "data_dir", "out_dir", "resume", "as_json"}  # of the command itself
+
+
+def test_every_option_of_a_run_is_a_flag_with_its_help_and_group():
+    flags = {each.name: each for each in TRAIN.params if each.name not in OWN}
+    settings = settings_of(RunOptions)
+    assert list(flags) == list(settings)
+    for name, setting in settings.items():
+        assert flags[name].opts == ["--" + name.replace("_", "-")]
+        assert flags[name].help == setting.help
+        assert flags[name].rich_help_panel == setting.group
+
+
+def test_options_of_a_part_are_fields_of_it():
+    parts = {Part.PLAN: PrivacyPlan, Part.RECIPE: Recipe}
+    for name, setting in settings_of(RunOptions).items():
+        if setting.part is not None:
+            assert name in {field.name for field in fields(parts[setting.part])}
+
+
+def test_only_what_was_given_replaces_the_rule():
+    options = RunOptions(delta=1e-5, epsilon=1.0, relation="replace-one", kl_weight=0.0)
+    assert options.given_for(Part.RECIPE) == {"kl_weight": 0.0}
+    assert options.given_for(Part.PLAN) == {
+        "relation": Relation.REPLACE_ONE,
+        "sampling": options.sampling,
+    }
+
+
+def test_ordinary_training_drops_the_budget_of_a_command_line():
+    given = {"delta": 1e-5, "epsilon": 3.0, "method": "none"}
+    assert RunOptions.from_given(given).epsilon is None
+
+
+def test_a_private_run_without_clipping_is_refused():
+    with pytest.raises(DpvdError, match="needs bounded gradients"):
+        RunOptions(delta=1e-5, epsilon=1.0, clipping="none")
+
+
+@dataclass(frozen=True)
+class Cooking:
+    """Settings as a stranger would write them."""
+
+    minutes: Annotated[float, Setting("Time in the oven.", Group.TRAINING, positive)]
+    relation: Annotated[
+        OptionalChoice[Relation], Setting("Beside what. Default: nothing.", Group.PRIVACY)
+    ] = OptionalChoice(Relation)
+    hot: Annotated[bool, Setting("With pepper.", Group.TRAINING)] = False
+
+    def __post_init__(self) -> None:
+        check(self)
+
+    @classmethod
+    def from_given(cls, given: Mapping[str, Any]) -> "Cooking":
+        return cls(**given)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("--minutes 3", Cooking(3.0)),
+        ("--minutes 3 --hot --relation replace-one", Cooking(3.0, Relation.REPLACE_ONE, True)),
+    ],
+)
+def test_a_dataclass_of_settings_is_all_that_flags_take(line, expected):
+    seen = []
+    program = typer.Typer()
+
+    @program.command()
+    @takes_options(Cooking)
+    def cook(options: Cooking) -> None:
+        seen.append(options)
+
+    done = CliRunner().invoke(program, line.split())
+    assert done.exit_code == 0, done.output
+    assert seen == [expected]
+
+
+def test_checks_name_the_field():
+    with pytest.raises(DpvdError, match="minutes must be a finite number above 0, got -1"):
+        Cooking(-1)
+    with pytest.raises(DpvdError, match="relation must be one of"):
+        Cooking(1, "next-door")
