@@ -8,9 +8,9 @@ from pathlib import Path
 from benchmarks.check import judge, remarks
 from benchmarks.children import ROOT
 from benchmarks.draw import LABELS, growth_curves, ratio_bars
-from benchmarks.markdown import table
 from benchmarks.results import LATEST, Results, load
 from benchmarks.shares import PIECES, REST
+from dpvd.experiments.tables import markdown_table
 from dpvd.report.inline import svg_bytes
 
 __all__ = ["main", "page", "write"]
@@ -62,7 +62,7 @@ def _limits(results: Results) -> str:
         )
         for verdict in judge(results)
     ]
-    return table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
+    return markdown_table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
 
 
 def _systems(name: str, work: Results) -> str:
@@ -85,7 +85,9 @@ def _systems(name: str, work: Results) -> str:
         )
     sizes = f"Batch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds."
     heading = f"### {name}\n\n{sizes} Variational: {work['variational']}.\n\n"
-    return heading + table(("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows)
+    return heading + markdown_table(
+        ("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows
+    )
 
 
 def _failures(results: Results) -> str:
@@ -105,7 +107,7 @@ def _shares(results: Results) -> str:
         for name, work in results["workloads"].items()
         for system, found in work["shares"].items()
     ]
-    return table(("workload", "system", *pieces), rows)
+    return markdown_table(("workload", "system", *pieces), rows)
 
 
 def _growth(what: str, found: Results) -> str:
@@ -117,7 +119,9 @@ def _growth(what: str, found: Results) -> str:
         )
         for place, (size, ms) in enumerate(zip(found["at"], found["ms"], strict=True))
     ]
-    return f"{found['network']}:\n\n" + table((what, "plain ms", "DP-SGD", "Algorithm 1"), rows)
+    return f"{found['network']}:\n\n" + markdown_table(
+        (what, "plain ms", "DP-SGD", "Algorithm 1"), rows
+    )
 
 
 def _number(value: float | None) -> str:

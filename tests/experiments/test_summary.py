@@ -7,7 +7,7 @@ import pytest
 
 from dpvd.experiments import Judgement, Results, Spec, Variant, judge, load_claims
 from dpvd.experiments.catalogue import cell_specs
-from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, Protocol
+from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, ExperimentProtocol
 from dpvd.experiments.summary import dropout_answer, overall, summary_table
 from dpvd.experiments.verdicts import Finding, Verdict
 from tests.experiments.small import made_up
@@ -53,7 +53,7 @@ def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> Non
     assert overall([]) is None
 
 
-def run_specs(protocol: Protocol, seeds: int) -> list[Spec]:
+def run_specs(protocol: ExperimentProtocol, seeds: int) -> list[Spec]:
     return [
         spec
         for method in ("DPVD-zCDP", "SVI-zCDP")
@@ -62,7 +62,7 @@ def run_specs(protocol: Protocol, seeds: int) -> list[Spec]:
     ]
 
 
-def runs(accuracy: Accuracy, protocol: Protocol = DIGITS_100, seeds: int = 30) -> Results:
+def runs(accuracy: Accuracy, protocol: ExperimentProtocol = DIGITS_100, seeds: int = 30) -> Results:
     return Results([made_up(spec, accuracy(spec)) for spec in run_specs(protocol, seeds)], {})
 
 

@@ -10,7 +10,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from dpvd import __version__
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import Drawing, draw_all
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.reproduction import Folder
 from dpvd.experiments.results import Results
 from dpvd.experiments.summary import dropout_answer, summary_table
@@ -46,7 +46,7 @@ class Artefacts:
         tables, drawings: in the order of the page.
     """
 
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[ExperimentProtocol, ...]
     runs: int
     verdicts: dict[str, int]
     answer: str
@@ -54,7 +54,7 @@ class Artefacts:
     drawings: tuple[Drawing, ...]
 
     @classmethod
-    def of(cls, folder: Folder, protocols: Sequence[Protocol]) -> "Artefacts":
+    def of(cls, folder: Folder, protocols: Sequence[ExperimentProtocol]) -> "Artefacts":
         """Tables and figures of a folder's records. Cells without runs are shown as such."""
         claims = load_claims()
         results = Results(folder.records_of(protocols), folder.tuning.choices())

@@ -5,14 +5,19 @@ from functools import cache
 
 from dpvd.experiments.catalogue import DELTA, METHODS
 from dpvd.experiments.noise import EXAMPLES
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.plan import PrivacyPlan
 
 __all__ = ["carried_rate"]
 
 
 def carried_rate(
-    method: str, epsilon: float | None, rate: float, gamma: float, short: Protocol, long: Protocol
+    method: str,
+    epsilon: float | None,
+    rate: float,
+    gamma: float,
+    short: ExperimentProtocol,
+    long: ExperimentProtocol,
 ) -> float:
     """η₀ at which all steps of a long run leave as much noise on a weight as those of a short one.
 
@@ -45,7 +50,7 @@ def _squares(epochs: int, gamma: float) -> float:
 
 
 @cache
-def _multiplier(method: str, epsilon: float, protocol: Protocol) -> float:
+def _multiplier(method: str, epsilon: float, protocol: ExperimentProtocol) -> float:
     plan = PrivacyPlan(
         examples=EXAMPLES[protocol.dataset],
         batch_size=protocol.batch_size,

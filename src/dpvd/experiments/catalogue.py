@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.spec import PRINTED_SCHEDULE, Spec, Variant
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName
@@ -120,7 +120,7 @@ Choices = Mapping[TuningCell, tuple[float, float]]
 
 
 def make_spec(
-    protocol: Protocol,
+    protocol: ExperimentProtocol,
     method: str,
     variant: Variant,
     epsilon: float | None,
@@ -170,7 +170,7 @@ def make_spec(
     return replace(spec, **changes)
 
 
-def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> list[Spec]:
+def runs_of(experiment: Experiment, protocol: ExperimentProtocol, choices: Choices) -> list[Spec]:
     """The runs that a table or figure is drawn from at one protocol; none twice.
 
     Edge cases: a figure that does not show the protocol's data set has none, and neither has Fig.
@@ -204,14 +204,14 @@ def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> lis
     return list(dict.fromkeys(found))
 
 
-def seeds_of(protocol: Protocol, method: str, epsilon: float | None) -> int:
+def seeds_of(protocol: ExperimentProtocol, method: str, epsilon: float | None) -> int:
     """How many runs a cell of Table 1 is the mean of."""
     close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
     return protocol.close_seeds if close and protocol.close_seeds else protocol.seeds
 
 
 def sweep_specs(
-    protocol: Protocol, choices: Choices
+    protocol: ExperimentProtocol, choices: Choices
 ) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
     """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the
     protocol.
@@ -238,7 +238,7 @@ def sweep_specs(
     return found
 
 
-def tuning_cells(experiment: Experiment, protocol: Protocol) -> list[TuningCell]:
+def tuning_cells(experiment: Experiment, protocol: ExperimentProtocol) -> list[TuningCell]:
     """For which cells η₀ and γ must be chosen before all runs of an experiment are known."""
     if experiment is Experiment.ALL:
         cells = [cell for each in EXPERIMENTS for cell in tuning_cells(each, protocol)]
@@ -257,7 +257,7 @@ def tuning_cells(experiment: Experiment, protocol: Protocol) -> list[TuningCell]
 
 
 def _cells(
-    protocol: Protocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices
+    protocol: ExperimentProtocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices
 ) -> list[Spec]:
     found = []
     for method in methods:
@@ -269,7 +269,7 @@ def _cells(
 
 
 def cell_specs(
-    protocol: Protocol,
+    protocol: ExperimentProtocol,
     method: str,
     variant: Variant,
     epsilon: float | None,
@@ -288,7 +288,7 @@ def cell_specs(
     return [make_spec(protocol, method, variant, epsilon, seed, **changes) for seed in range(seeds)]
 
 
-def delta_specs(protocol: Protocol) -> dict[float, list[Spec]]:
+def delta_specs(protocol: ExperimentProtocol) -> dict[float, list[Spec]]:
     """Section 5 varies δ: the runs at each of its values. On the small data set only, where it
     costs little.
     """

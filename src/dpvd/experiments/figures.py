@@ -28,7 +28,7 @@ from dpvd.experiments.panels import (
     published_value,
     run_words,
 )
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.report import FIGURE_STYLE, PALETTE
@@ -89,7 +89,9 @@ class Drawing:
     figure: Figure
 
 
-def draw_all(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> list[Drawing]:
+def draw_all(
+    results: Results, claims: Claims, protocols: Sequence[ExperimentProtocol]
+) -> list[Drawing]:
     """Every figure for which there is something to draw."""
     drawn = []
     with matplotlib.rc_context(FIGURE_STYLE):
@@ -109,7 +111,9 @@ def draw_all(results: Results, claims: Claims, protocols: Sequence[Protocol]) ->
     return found
 
 
-def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -> Drawing | None:
+def _curves(
+    results: Results, claims: Claims, protocol: ExperimentProtocol, number: int
+) -> Drawing | None:
     """Fig. 1 and 2: accuracy by epoch for each budget, a column for each method, a row for each
     variant.
     """
@@ -136,13 +140,15 @@ def _curves(results: Results, claims: Claims, protocol: Protocol, number: int) -
     return Drawing(f"fig{number}-{protocol.name}", title, caption, figure)
 
 
-def _has_curve(results: Results, protocol: Protocol, epsilon: float) -> bool:
+def _has_curve(results: Results, protocol: ExperimentProtocol, epsilon: float) -> bool:
     """Whether DPVD has been run at a budget: ordinary training alone is no comparison."""
     cells = [results.cell(protocol, m, v, epsilon) for m in METHOD_LINES for v in VARIANTS]
     return any(cell is not None for cell in cells)
 
 
-def _comparison(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Drawing | None:
+def _comparison(
+    results: Results, claims: Claims, protocols: Sequence[ExperimentProtocol]
+) -> Drawing | None:
     """Fig. 4: AC against zCDP against NP at ε = 0.1, a column for each protocol that was run."""
     protocols = [protocol for protocol in protocols if _has_curve(results, protocol, 0.1)]
     if not protocols:
@@ -173,7 +179,7 @@ def _lines(
     axes: Axes,
     results: Results,
     claims: Claims,
-    protocol: Protocol,
+    protocol: ExperimentProtocol,
     variant: Variant,
     lines: Sequence[Line],
 ) -> list[Summary]:
@@ -191,7 +197,7 @@ def _lines(
     return drawn
 
 
-def _crosses(protocols: Sequence[Protocol]) -> str:
+def _crosses(protocols: Sequence[ExperimentProtocol]) -> str:
     """What the crosses are, and at what length they were published where ours is another."""
     paper = {protocol.dataset: protocol for protocol in PROTOCOLS.values() if protocol.as_in_paper}
     other = [paper[p.dataset] for p in protocols if p.dataset in paper and not p.as_in_paper]
@@ -205,7 +211,7 @@ def _crosses(protocols: Sequence[Protocol]) -> str:
     )
 
 
-def _noise(claims: Claims, protocols: Sequence[Protocol]) -> Drawing:
+def _noise(claims: Claims, protocols: Sequence[ExperimentProtocol]) -> Drawing:
     """Fig. 3: σ against ε for every accountant, with the published points."""
     figure, panels = grid(1, len(protocols))
     printed = [
@@ -252,21 +258,21 @@ def _noise(claims: Claims, protocols: Sequence[Protocol]) -> Drawing:
     return Drawing("fig3", "Fig. 3: noise against budget", caption, figure)
 
 
-def _shown(protocol: Protocol) -> str:
+def _shown(protocol: ExperimentProtocol) -> str:
     """The data set, and the protocol's name where its length is not the paper's."""
     name = protocol.dataset.upper()
     return name if protocol.as_in_paper else f"{name} ({protocol.name})"
 
 
-def _is_for(dataset: str, protocol: Protocol) -> bool:
+def _is_for(dataset: str, protocol: ExperimentProtocol) -> bool:
     return dataset == protocol.dataset and protocol.as_in_paper
 
 
-def _epochs(protocol: Protocol) -> str:
+def _epochs(protocol: ExperimentProtocol) -> str:
     return f"{protocol.epochs} epoch{'s' * (protocol.epochs != 1)}"
 
 
-def _sweeps(results: Results, protocol: Protocol) -> Drawing | None:
+def _sweeps(results: Results, protocol: ExperimentProtocol) -> Drawing | None:
     """Fig. 5: one setting changed at a time, at ε = 1."""
     sweeps = [results.sweep(protocol, v, setting) for v in SWEEP_LINES for setting in SWEEPS]
     if all(len(points) < 2 for points in sweeps):  # at most the protocol's own value was run

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from dpvd.experiments.catalogue import DELTA
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName
 
@@ -13,7 +13,7 @@ EXAMPLES = {"digits": 1437, "mnist": 60_000}
 """Training examples by data set."""
 
 
-def noise_levels(protocol: Protocol, budgets: Sequence[float]) -> dict[str, list[float]]:
+def noise_levels(protocol: ExperimentProtocol, budgets: Sequence[float]) -> dict[str, list[float]]:
     """Noise multipliers of a protocol at each budget, by accountant.
 
     >>> from dpvd.experiments.protocols import MNIST_200

@@ -6,8 +6,9 @@ from pathlib import Path
 
 from dpvd.data import load
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
-from dpvd.experiments.record import Record, RecordStore
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
+from dpvd.experiments.result import ExperimentResult
+from dpvd.experiments.store import ResultStore
 from dpvd.experiments.tuning import TuningStore, choose, trials
 from dpvd.experiments.workers import Job, cost, run_all
 
@@ -21,26 +22,32 @@ class Folder:
     path: Path
 
     @property
-    def records(self) -> RecordStore:
-        """Runs that were measured on the test data."""
-        return RecordStore(self.path / "records")
+    def records(self) -> ResultStore:
+        """Results of runs that were measured on the test data."""
+        return ResultStore(self.path / "records")
 
     @property
     def tuning(self) -> TuningStore:
         """What was chosen, with all scores."""
-        return TuningStore(self.path / "tuning")
+        return TuningStore(self.path / "tuning.json", earlier=self.path / "tuning")
 
     @property
-    def trials(self) -> RecordStore:
-        """Runs that were measured on a tenth of the training data, to choose."""
-        return RecordStore(self.path / "tuning" / "trials")
+    def trials(self) -> ResultStore:
+        """Results of runs that were measured on a tenth of the training data, to choose."""
+        return ResultStore(self.path / "tuning" / "trials")
 
-    def records_of(self, protocols: Sequence[Protocol]) -> list[Record]:
+    def fold(self) -> None:
+        """Move what workers and earlier versions left in single files into the files to keep."""
+        self.records.fold()
+        self.trials.fold()
+        self.tuning.fold()
+
+    def records_of(self, protocols: Sequence[ExperimentProtocol]) -> list[ExperimentResult]:
         """The records of these protocols."""
         names = {protocol.name for protocol in protocols}
         return [record for record in self.records.read_all() if record.spec.protocol in names]
 
-    def protocols(self) -> list[Protocol]:
+    def protocols(self) -> list[ExperimentProtocol]:
         """The protocols that have records here."""
         names = {record.spec.protocol for record in self.records.read_all()}
         return [protocol for name, protocol in PROTOCOLS.items() if name in names]
@@ -62,7 +69,7 @@ class Status:
 
 def reproduce(
     experiment: Experiment,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
     folder: Folder,
     *,
     processes: int = 1,
@@ -79,7 +86,7 @@ def reproduce(
         DpvdError: if data cannot be had (before anything is run), or a record is damaged.
     """
     cells = [cell for protocol in protocols for cell in tuning_cells(experiment, protocol)]
-    undecided = [cell for cell in cells if _is_open(cell, folder)]
+    undecided = _undecided(cells, folder.tuning)
     first = _trials(undecided, folder)
     known = [*first, *_runs(experiment, protocols, folder)]
     for name in sorted({spec.dataset for spec, _ in known}):
@@ -94,16 +101,20 @@ def reproduce(
             bar.advance(cost(spec))
         jobs = _trials(undecided, folder)  # the best so far may ask for its neighbours
         bar.expect(jobs)
-    for cell in undecided:
-        folder.tuning.write(choose(cell, _scores(folder)))
+    if undecided:
+        scores = _scores(folder)
+        folder.tuning.write(*(choose(cell, scores) for cell in undecided))
     for spec in run_all(_seed_by_seed(_runs(experiment, protocols, folder)), processes, data_dir):
         bar.advance(cost(spec))
+    folder.fold()
     return bar.runs
 
 
-def _is_open(cell: TuningCell, folder: Folder) -> bool:
-    """Whether nothing was chosen for a cell yet, or the search has to go on."""
-    return cell not in folder.tuning or bool(trials(cell, folder.tuning.scores()))
+def _undecided(cells: Sequence[TuningCell], store: TuningStore) -> list[TuningCell]:
+    """The cells for which nothing was chosen yet, or whose search has to go on."""
+    decided = store.choices()
+    scores = store.scores()
+    return [cell for cell in cells if cell not in decided or trials(cell, scores)]
 
 
 def _scores(folder: Folder) -> dict[str, float]:
@@ -121,7 +132,7 @@ def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
 
 def _runs(
     experiment: Experiment,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
     folder: Folder,
     assumed: Sequence[TuningCell] = (),
 ) -> list[Job]:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 from dpvd.experiments.catalogue import Choices, cell_specs, delta_specs, seeds_of, sweep_specs
-from dpvd.experiments.protocols import Protocol
-from dpvd.experiments.record import Record
+from dpvd.experiments.protocols import ExperimentProtocol
+from dpvd.experiments.result import ExperimentResult
 from dpvd.experiments.spec import Spec, Variant
 from dpvd.privacy import AccountantName
 
@@ -45,7 +45,7 @@ class Summary:
         return f"{100 * self.mean:.1f}{spread} ({self.runs})"
 
 
-def summarise(records: Sequence[Record]) -> Summary | None:
+def summarise(records: Sequence[ExperimentResult]) -> Summary | None:
     """Mean and spread of runs that differ in their seed only; None without any."""
     if not records:
         return None
@@ -73,7 +73,7 @@ def _mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 class Results:
     """What there is, by cell. A cell without records is None: nothing is made up for it."""
 
-    def __init__(self, records: Iterable[Record], choices: Choices) -> None:
+    def __init__(self, records: Iterable[ExperimentResult], choices: Choices) -> None:
         self._records = {record.hash: record for record in records}
         self._choices = choices
 
@@ -81,17 +81,19 @@ class Results:
         return len(self._records)
 
     def cell(
-        self, protocol: Protocol, method: str, variant: Variant, epsilon: float | None
+        self, protocol: ExperimentProtocol, method: str, variant: Variant, epsilon: float | None
     ) -> Summary | None:
         """A cell of Table 1."""
         seeds = protocol.seeds if variant is Variant.RECIPE else seeds_of(protocol, method, epsilon)
         return self._summary(cell_specs(protocol, method, variant, epsilon, self._choices, seeds))
 
-    def sweep(self, protocol: Protocol, variant: Variant, setting: str) -> dict[float, Summary]:
+    def sweep(
+        self, protocol: ExperimentProtocol, variant: Variant, setting: str
+    ) -> dict[float, Summary]:
         """A panel of Fig. 5: by value of the setting."""
         return self._present(sweep_specs(protocol, self._choices)[variant, setting])
 
-    def deltas(self, protocol: Protocol) -> dict[float, Summary]:
+    def deltas(self, protocol: ExperimentProtocol) -> dict[float, Summary]:
         """By δ."""
         return self._present(delta_specs(protocol))
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from dpvd.experiments.claims import Claims
 from dpvd.experiments.contrasts import FEWEST, Contrast, contrast
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.results import Results
 from dpvd.experiments.spec import Variant
 from dpvd.experiments.tables import Table
@@ -33,7 +33,7 @@ NUMBERS_REASON = "most ask for more than the noise of a valid guarantee leaves: 
 def summary_table(
     judgements: Sequence[Judgement],
     claims: Claims,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
 ) -> Table:
     """One row for each sentence of the paper, one for its noise levels, one for its accuracies.
 
@@ -80,7 +80,7 @@ def overall(found: Sequence[Judgement]) -> Verdict | None:
     return max(counted, key=BEST_FIRST.index, default=None)
 
 
-def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
+def dropout_answer(results: Results, protocols: Sequence[ExperimentProtocol]) -> str:
     """Whether dropout helps at the lowest budget, in one sentence with its standard errors.
 
     It is compared with plain private training first, whose runs have the same weights, batches and
@@ -102,7 +102,7 @@ def dropout_answer(results: Results, protocols: Sequence[Protocol]) -> str:
 
 def _gains(
     results: Results,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
     other: str,
 ) -> list[tuple[Contrast, str]]:
     """What dropout gains over another method, and where."""
@@ -144,7 +144,7 @@ def _pairs(gain: Contrast) -> str:
     return f"{count}, error assumed" if gain.pairs < FEWEST else count
 
 
-def _at_the_papers_length(protocols: Sequence[Protocol]) -> list[Protocol]:
+def _at_the_papers_length(protocols: Sequence[ExperimentProtocol]) -> list[ExperimentProtocol]:
     """Those of the paper's sizes and lengths; all, where there is none."""
     return [p for p in protocols if p.as_in_paper] or list(protocols)
 
@@ -168,7 +168,7 @@ def _deciding(found: Sequence[Judgement], verdict: Verdict) -> str:
     return ""
 
 
-def _by_data_set(found: Sequence[Judgement], shown: Sequence[Protocol]) -> list[str]:
+def _by_data_set(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> list[str]:
     """For each protocol the verdicts of its variants, once where they agree."""
     cells = []
     for protocol in shown:
@@ -185,7 +185,7 @@ def _word(judgement: Judgement) -> str:
     return str(judgement.finding.verdict) if _is_decided_or_run(judgement) else "not all run"
 
 
-def _noise_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
+def _noise_row(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> tuple[str, ...]:
     """The published σ, together."""
     missed = [j for j in found if j.finding.verdict is not Verdict.REPRODUCED]
     verdict = Verdict.NOT_REPRODUCED if missed else Verdict.REPRODUCED
@@ -194,7 +194,9 @@ def _noise_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[s
     return ("The published σ keep ε = 1.", str(verdict), *cells, reason)
 
 
-def _numbers_row(found: Sequence[Judgement], shown: Sequence[Protocol]) -> tuple[str, ...]:
+def _numbers_row(
+    found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]
+) -> tuple[str, ...]:
     """The printed accuracies, together, by the methods that they are printed for."""
     cells = []
     for protocol in shown:

@@ -3,12 +3,12 @@
 import csv
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
 from dpvd.experiments.claims import Claims
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.experiments.tuning import Tuning
@@ -22,6 +22,7 @@ __all__ = [
     "as_latex",
     "as_markdown",
     "claims_table",
+    "markdown_table",
     "numbers_table",
     "table1",
     "tuning_table",
@@ -49,7 +50,7 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
 
-def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Table:
+def table1(results: Results, claims: Claims, protocols: Sequence[ExperimentProtocol]) -> Table:
     """Table 1: published accuracy, ours as printed, tuned and by our recipe, and the ε that was
     spent.
 
@@ -171,7 +172,7 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
     return Table("numbers", title, note, header, rows)
 
 
-def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Table:
+def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[ExperimentProtocol]) -> Table:
     """What was chosen on the held-out tenth, and whether the grid may have been too small."""
     names = {protocol.name for protocol in protocols}
     rows = tuple(
@@ -204,9 +205,21 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Ta
 
 def as_markdown(table: Table) -> str:
     """The table in GitHub's Markdown, under its title."""
-    lines = [_markdown_row(table.header), "|" + "---|" * len(table.header)]
-    lines += [_markdown_row(row) for row in table.rows]
-    return f"## {table.title}\n\n{table.note}\n\n" + "\n".join(lines) + "\n"
+    body = markdown_table(table.header, table.rows)
+    return f"## {table.title}\n\n{table.note}\n\n{body}\n"
+
+
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Rows under a header in GitHub's Markdown, without a line break at the end.
+
+    >>> print(markdown_table(("what", "ms"), [("plain", 1.2)]))
+    | what | ms |
+    |---|---|
+    | plain | 1.2 |
+    """
+    lines = [_markdown_row(header), "|" + "---|" * len(header)]
+    lines += [_markdown_row(row) for row in rows]
+    return "\n".join(lines)
 
 
 def as_csv(table: Table) -> str:
@@ -251,8 +264,9 @@ def _spent(cells: Sequence[Summary | None]) -> str:
     return round_up(max(spent)) if spent else "–"
 
 
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+def _markdown_row(cells: Sequence[object]) -> str:
+    escaped = [str(cell).replace("|", "\\|") for cell in cells]
+    return "| " + " | ".join(escaped) + " |"
 
 
 _LATEX = {

@@ -6,7 +6,7 @@ away, until all of them have been tried: no choice is left at the edge of what w
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,7 @@ from dpvd.experiments.carry import carried_rate
 from dpvd.experiments.catalogue import Choices, TuningCell, make_spec
 from dpvd.experiments.noise import EXAMPLES
 from dpvd.experiments.prepare import HELD_OUT
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.report import write_atomically
 
@@ -147,7 +147,7 @@ def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
     return max(near, key=lambda trial: (-trial.gamma, trial.accuracy, -trial.learning_rate))
 
 
-def _searched(cell: TuningCell) -> Protocol:
+def _searched(cell: TuningCell) -> ExperimentProtocol:
     """The protocol at which trials are run."""
     protocol = PROTOCOLS[cell.protocol]
     return PROTOCOLS[protocol.tuned_at] if protocol.tuned_at else protocol
@@ -190,31 +190,46 @@ def _beside(value: float, steps: tuple[float, ...]) -> list[float]:
 
 
 class TuningStore:
-    """A folder with one file for each cell that has been decided about."""
+    """The choices of a reproduction, in one file.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Edge cases: files of single choices in the folder beside it, as earlier versions wrote them,
+        count too. Of two choices for one cell the one with more trials counts.
+    """
+
+    def __init__(self, file: Path, earlier: Path | None = None) -> None:
+        self.file = file
+        self.earlier = earlier
 
     def __contains__(self, cell: TuningCell) -> bool:
-        return self._path(cell).is_file()
+        return any(tuning.cell == cell for tuning in self.read_all())
 
-    def write(self, tuning: Tuning) -> None:
-        text = json.dumps(tuning.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(self._path(tuning.cell), (text + "\n").encode())
+    def write(self, *tunings: Tuning) -> None:
+        """Keep choices, in place of those for the same cells."""
+        by_cell = {tuning.cell: tuning for tuning in [*self.read_all(), *tunings]}
+        ordered = sorted(by_cell.values(), key=lambda tuning: tuning.cell.name)
+        write_atomically(self.file, _as_text(ordered).encode())
+
+    def fold(self) -> None:
+        """Take single choices of earlier versions into the file."""
+        files = self._earlier_files()
+        if files:
+            self.write()
+        for path in files:
+            path.unlink()
 
     def read_all(self) -> list[Tuning]:
-        """Every choice there is.
+        """Every choice there is, by the name of its cell.
 
         Raises:
             DpvdError: if a file is damaged, or was made for other settings.
         """
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                found.append(Tuning.from_dict(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                raise DpvdError(f"the choice {path} cannot be read: {error}") from error
-        return found
+        found: dict[TuningCell, Tuning] = {}
+        for path in [self.file, *self._earlier_files()]:
+            for tuning in _read(path):
+                known = found.get(tuning.cell)
+                if known is None or len(tuning.trials) >= len(known.trials):
+                    found[tuning.cell] = tuning
+        return sorted(found.values(), key=lambda tuning: tuning.cell.name)
 
     def choices(self) -> Choices:
         """η₀ and γ by cell."""
@@ -222,11 +237,36 @@ class TuningStore:
 
     def scores(self) -> dict[str, float]:
         """Accuracies of all trials that choices were made from, by the hash of their specs."""
-        return _scores(trial for tuning in self.read_all() for trial in tuning.trials)
+        made = [trial for tuning in self.read_all() for trial in tuning.trials]
+        return {trial.spec: trial.accuracy for trial in made}
 
-    def _path(self, cell: TuningCell) -> Path:
-        return self.folder / f"{cell.name}.json"
+    def _earlier_files(self) -> list[Path]:
+        return [] if self.earlier is None else sorted(self.earlier.glob("*.json"))
 
 
-def _scores(made: Iterable[Trial]) -> dict[str, float]:
-    return {trial.spec: trial.accuracy for trial in made}
+def _read(path: Path) -> list[Tuning]:
+    """The choices in a file, which holds a list of them or a single one; none without a file."""
+    if not path.exists():
+        return []
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        listed = values if isinstance(values, list) else [values]
+        return [Tuning.from_dict(each) for each in listed]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DpvdError(f"the choice {path} cannot be read: {error}") from error
+
+
+def _as_text(tunings: Sequence[Tuning]) -> str:
+    """A list in JSON with a line for each trial, so that changes can be read."""
+    cells = []
+    for tuning in tunings:
+        values = tuning.to_dict()
+        trial_lines = [_json(trial) for trial in values.pop("trials")]
+        lines = [f"{_json(name)}: {_json(value)}" for name, value in values.items()]
+        lines.append('"trials": [\n  ' + ",\n  ".join(trial_lines) + "\n ]")
+        cells.append("{" + ",\n ".join(lines) + "}")
+    return "[" + ",\n".join(cells) + "]\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

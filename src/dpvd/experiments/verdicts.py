@@ -22,7 +22,7 @@ from dpvd.experiments.contrasts import (
     half_width,
 )
 from dpvd.experiments.noise import multiplier_of, noise_levels
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.privacy import epsilon as epsilon_of
@@ -77,7 +77,7 @@ class Evidence:
 
     results: Results
     claims: Claims
-    protocol: Protocol
+    protocol: ExperimentProtocol
     variant: Variant
 
     def cell(self, method: str, epsilon: float | None) -> Summary | None:
@@ -86,7 +86,9 @@ class Evidence:
         )
 
 
-def judge(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> list[Judgement]:
+def judge(
+    results: Results, claims: Claims, protocols: Sequence[ExperimentProtocol]
+) -> list[Judgement]:
     """A judgement of every published number and sentence, for each protocol that can speak to it
     and each variant.
 

@@ -14,15 +14,15 @@ import torch
 from dpvd.data import Dataset, load
 from dpvd.experiments.execute import run_spec
 from dpvd.experiments.noise import EXAMPLES
-from dpvd.experiments.record import RecordStore
 from dpvd.experiments.spec import Spec
+from dpvd.experiments.store import ResultStore
 
 __all__ = ["Job", "cost", "run_all"]
 
 FEATURES = {"digits": 64, "mnist": 784}
 LOOK_EVERY = 1.0  # seconds between two looks of a worker at whether it is still wanted
 
-Job = tuple[Spec, RecordStore]
+Job = tuple[Spec, ResultStore]
 """What to run, and where its record goes."""
 
 
@@ -77,7 +77,7 @@ def cost(spec: Spec) -> float:
 
 
 def _run(spec: Spec, folder: Path, data_dir: Path | None) -> Spec:
-    RecordStore(folder).write(run_spec(spec, _load(spec.dataset, data_dir)))
+    ResultStore(folder).write(run_spec(spec, _load(spec.dataset, data_dir)))
     return spec
 
 
