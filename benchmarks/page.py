@@ -58,11 +58,11 @@ def _limits(results: Results) -> str:
             f"{verdict.quantity} to {_NAMES[verdict.baseline]}",
             _number(verdict.found),
             f"{verdict.limit:g}",
-            "yes" if verdict.kept else "**no**",
+            "yes" if verdict.met else "**no**",
         )
         for verdict in judge(results)
     ]
-    return markdown_table(("workload", "system", "ratio of", "measured", "at most", "kept"), rows)
+    return markdown_table(("workload", "system", "ratio of", "measured", "at most", "met"), rows)
 
 
 def _systems(name: str, work: Results) -> str:
