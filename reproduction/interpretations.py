@@ -25,7 +25,7 @@ from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.experiments import Folder, Results, TuningCell, Variant, load_claims
 from dpvd.experiments.catalogue import BUDGETS, DELTA, make_spec
-from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.prepare import prepare
 from dpvd.experiments.protocols import DIGITS_100, MNIST_200, ExperimentProtocol
 from dpvd.plan import PrivacyPlan

@@ -20,11 +20,11 @@ from dpvd.experiments import (
     Variant,
     write_artefacts,
 )
+from dpvd.experiments.aggregate import Results
 from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import draw_all
 from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, ExperimentProtocol
-from dpvd.experiments.results import Results
 from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown, table1
 from dpvd.experiments.tuning import Trial
 from dpvd.report import png_bytes, svg_bytes

@@ -1,5 +1,6 @@
 """The paper's experiments: specs, runs, records, and what becomes of its claims."""
 
+from dpvd.experiments.aggregate import Results, Summary
 from dpvd.experiments.artefacts import Artefacts, write_artefacts
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
 from dpvd.experiments.claims import Claims, load_claims
@@ -7,7 +8,6 @@ from dpvd.experiments.execute import run_spec
 from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.reproduction import Folder, Status, reproduce
 from dpvd.experiments.result import ExperimentResult
-from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.experiments.store import ResultStore
 from dpvd.experiments.tuning import Tuning, TuningStore, choose, trials

@@ -8,11 +8,11 @@ from pathlib import Path
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dpvd import __version__
+from dpvd.experiments.aggregate import Results
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import Drawing, draw_all
 from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.reproduction import Folder
-from dpvd.experiments.results import Results
 from dpvd.experiments.summary import dropout_answer, summary_table
 from dpvd.experiments.tables import (
     BELOW,

@@ -4,7 +4,7 @@ import math
 from functools import cache
 
 from dpvd.experiments.catalogue import DELTA, METHODS
-from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.plan import PrivacyPlan
 

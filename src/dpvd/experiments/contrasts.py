@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 
 from scipy.special import stdtrit
 
-from dpvd.experiments.results import Summary
+from dpvd.experiments.aggregate import Summary
 
 __all__ = ["FEWEST", "OF_A_NORMAL", "Contrast", "assumed_spread", "contrast", "half_width"]
 

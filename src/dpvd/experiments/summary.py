@@ -5,10 +5,10 @@ A verdict and a reason for each claim, and the answer on dropout.
 
 from collections.abc import Sequence
 
+from dpvd.experiments.aggregate import Results
 from dpvd.experiments.claims import Claims
 from dpvd.experiments.contrasts import FEWEST, Contrast, contrast
 from dpvd.experiments.protocols import ExperimentProtocol
-from dpvd.experiments.results import Results
 from dpvd.experiments.spec import Variant
 from dpvd.experiments.tables import Table
 from dpvd.experiments.verdicts import NOT_RUN, Judgement, Verdict

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dpvd.experiments.aggregate import Results, Summary
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
 from dpvd.experiments.claims import Claims
 from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
-from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.experiments.tuning import Tuning
 from dpvd.experiments.verdicts import Judgement

@@ -14,7 +14,7 @@ from typing import Any
 from dpvd.errors import DpvdError
 from dpvd.experiments.carry import carried_rate
 from dpvd.experiments.catalogue import Choices, TuningCell, make_spec
-from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.prepare import HELD_OUT
 from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.spec import Part, Spec, Variant

@@ -11,6 +11,7 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import Any
 
+from dpvd.experiments.aggregate import Results, Summary
 from dpvd.experiments.catalogue import BUDGETS, NP
 from dpvd.experiments.claims import Claims, PublishedAccuracy, PublishedNoise
 from dpvd.experiments.contrasts import (
@@ -21,9 +22,8 @@ from dpvd.experiments.contrasts import (
     contrast,
     half_width,
 )
-from dpvd.experiments.noise import multiplier_of, noise_levels
+from dpvd.experiments.noise_levels import multiplier_of, noise_levels
 from dpvd.experiments.protocols import ExperimentProtocol
-from dpvd.experiments.results import Results, Summary
 from dpvd.experiments.spec import Variant
 from dpvd.privacy import epsilon as epsilon_of
 from dpvd.privacy import poisson_event, round_up

@@ -13,7 +13,7 @@ import torch
 
 from dpvd.data import Dataset, load
 from dpvd.experiments.execute import run_spec
-from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.spec import Spec
 from dpvd.experiments.store import ResultStore
 

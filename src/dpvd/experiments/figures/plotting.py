@@ -1,6 +1,7 @@
 """What the figures are put together from: panels, lines with bands, published values, legends."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from matplotlib.axes import Axes
@@ -15,12 +16,19 @@ from matplotlib.ticker import (
     StrMethodFormatter,
 )
 
-from dpvd.experiments.results import Summary
+from dpvd.experiments.aggregate import Summary
+from dpvd.experiments.protocols import ExperimentProtocol
+from dpvd.experiments.spec import Variant
 from dpvd.report import PALETTE
 
 __all__ = [
-    "GREEN",
+    "ACCOUNTANT_LINES",
+    "BUDGET_LINES",
+    "METHOD_LINES",
     "ORANGE",
+    "PLAIN_LINE",
+    "VARIANT_WORDS",
+    "Drawing",
     "Style",
     "accuracy_axes",
     "curve",
@@ -32,32 +40,67 @@ __all__ = [
     "published_key",
     "published_value",
     "run_words",
+    "shown_name",
 ]
 
 Style = tuple[str, Literal["-", "--", "-.", ":"]]
 """Colour and dashes of a line."""
 
-GREEN, ORANGE = "#009e73", "#e69f00"
+GREEN = "#009e73"
+ORANGE = "#e69f00"
+VARIANT_WORDS = {
+    Variant.AS_PRINTED: "learning rate as printed",
+    Variant.TUNED: "learning rate tuned",
+}
+BUDGET_LINES: dict[float, Style] = {
+    10.0: (PALETTE["blue"], "-"),
+    1.0: (GREEN, "--"),
+    0.1: (PALETTE["vermilion"], "-."),
+}
+PLAIN_LINE: Style = (PALETTE["ink"], ":")
+METHOD_LINES: dict[str, Style] = {
+    "DPVD-AC": (PALETTE["vermilion"], "-."),
+    "DPVD-zCDP": (PALETTE["blue"], "-"),
+}
+ACCOUNTANT_LINES: dict[str, Style] = {
+    "advanced": (PALETTE["vermilion"], "-."),
+    "zcdp": (PALETTE["blue"], "-"),
+    "rdp": (ORANGE, "--"),
+    "pld": (PALETTE["ink"], ":"),
+}
 PANEL = (3.6, 2.9)  # inches
 FEW = 5  # points below which a line gets markers: it would be hard to see, or no line at all
 ENTRIES = 5  # of a legend that fit side by side below two panels; below one, fewer than half
 # Published values stand right of the last epoch, each kind in a column of its own, so that none
 # hides another.
-FIRST_COLUMN, NEXT_COLUMN, COLUMNS = 1.05, 0.04, 4
+FIRST_COLUMN = 1.05
+NEXT_COLUMN = 0.04
+COLUMNS = 4
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """A figure with its file name and words."""
+
+    name: str
+    title: str
+    caption: str
+    figure: Figure
 
 
 def grid(rows: int, columns: int) -> tuple[Figure, list[list[Axes]]]:
     """A figure of equal panels with room for a legend below them."""
-    figure = Figure(figsize=(PANEL[0] * columns, PANEL[1] * rows + (0.4 if columns > 1 else 0.8)))
-    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+    width, height = PANEL
+    below = 0.4 if columns > 1 else 0.8
+    figure = Figure(figsize=(width * columns, height * rows + below))
+    panels: list[list[Axes]] = figure.subplots(rows, columns, squeeze=False).tolist()
+    return figure, panels
 
 
 def curve(axes: Axes, summary: Summary, style: Style) -> None:
-    """Mean accuracy by epoch, and a band of one standard deviation around it where there are
-    several runs.
-    """
-    epochs, means, spreads = zip(*summary.curve, strict=True)
-    percent = [100 * share for share in means]
+    """Mean accuracy by epoch; of several runs, with a band of one standard deviation around it."""
+    epochs = [epoch for epoch, _, _ in summary.curve]
+    percent = [100 * mean for _, mean, _ in summary.curve]
     marker = "o" if len(epochs) < FEW else ""
     axes.plot(
         epochs,
@@ -68,13 +111,14 @@ def curve(axes: Axes, summary: Summary, style: Style) -> None:
         marker=marker,
         markersize=4,
     )
-    if summary.runs > 1:
-        low = [100 * max(0.0, mean - spread) for mean, spread in zip(means, spreads, strict=True)]
-        high = [100 * min(1.0, mean + spread) for mean, spread in zip(means, spreads, strict=True)]
-        if marker:
-            axes.vlines(epochs, low, high, color=style[0], linewidth=1)
-        else:
-            axes.fill_between(epochs, low, high, color=style[0], alpha=0.15, linewidth=0)
+    if summary.runs == 1:
+        return
+    low = [100 * max(0.0, mean - spread) for _, mean, spread in summary.curve]
+    high = [100 * min(1.0, mean + spread) for _, mean, spread in summary.curve]
+    if marker:
+        axes.vlines(epochs, low, high, color=style[0], linewidth=1)
+    else:
+        axes.fill_between(epochs, low, high, color=style[0], alpha=0.15, linewidth=0)
 
 
 def published_value(axes: Axes, accuracy: float, epochs: float, column: int, colour: str) -> None:
@@ -92,13 +136,12 @@ def published_value(axes: Axes, accuracy: float, epochs: float, column: int, col
 
 
 def accuracy_axes(axes: Axes, epochs: int) -> None:
-    """Epochs to the right, with room for published values behind the last one; accuracy from 0 to
-    100 % upwards.
-    """
+    """Epochs to the right, with room for published values; accuracy in per cent upwards."""
     axes.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 102))
     axes.set_xlim(0, epochs * (FIRST_COLUMN + NEXT_COLUMN * COLUMNS))
     ticks = MaxNLocator(5, integer=True).tick_values(0, epochs)
-    axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if 0 <= tick <= epochs]))
+    inside = [tick for tick in ticks if 0 <= tick <= epochs]
+    axes.xaxis.set_major_locator(FixedLocator(inside))
     axes.axvline(epochs, color=PALETTE["muted"], linewidth=0.8)
     percent_axis(axes)
 
@@ -132,10 +175,16 @@ def published_key() -> Line2D:
 
 def legend(figure: Figure, keys: Sequence[Line2D], columns: int) -> None:
     """Below all panels, in as many rows as the width of so many columns of panels asks for."""
-    side_by_side = (
-        len(keys) if columns > 1 and len(keys) <= ENTRIES * columns // 2 else ENTRIES // 2
-    )
+    side_by_side = ENTRIES // 2
+    if columns > 1 and len(keys) <= ENTRIES * columns // 2:
+        side_by_side = len(keys)
     figure.legend(handles=list(keys), loc="outside lower center", ncols=side_by_side, frameon=False)
+
+
+def shown_name(protocol: ExperimentProtocol) -> str:
+    """The data set, and the protocol's name where its length is not the paper's."""
+    name = protocol.dataset.upper()
+    return name if protocol.as_in_paper else f"{name} ({protocol.name})"
 
 
 def run_words(summaries: Sequence[Summary]) -> str:
