@@ -10,7 +10,7 @@ from benchmarks.children import ROOT
 from benchmarks.draw import LABELS, growth_curves, ratio_bars
 from benchmarks.results import LATEST, Results, load
 from benchmarks.shares import PIECES, REST
-from dpvd.experiments.tables import markdown_table
+from dpvd.experiments.table_formats import markdown_table
 from dpvd.report.inline import svg_bytes
 
 __all__ = ["main", "page", "write"]

@@ -8,7 +8,7 @@ from typing import Any
 
 from dpvd.errors import DpvdError
 from dpvd.experiments import Folder
-from dpvd.experiments.tables import markdown_table
+from dpvd.experiments.table_formats import markdown_table
 from dpvd.privacy import round_up
 from reproduction.interpretations import FILE
 

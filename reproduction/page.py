@@ -23,7 +23,7 @@ from dpvd.experiments import (
     write_artefacts,
 )
 from dpvd.experiments.figures import Drawing
-from dpvd.experiments.tables import Table, as_markdown, markdown_table
+from dpvd.experiments.table_formats import Table, as_markdown, markdown_table
 from dpvd.report import svg_bytes, write_atomically
 from reproduction.interpretations_page import PAGE as INTERPRETATIONS_PAGE
 from reproduction.interpretations_page import filled_in, load

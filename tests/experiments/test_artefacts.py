@@ -25,7 +25,8 @@ from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import draw_all
 from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, ExperimentProtocol
-from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown, table1
+from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
+from dpvd.experiments.tables import table1
 from dpvd.experiments.tuning import Trial
 from dpvd.report import png_bytes, svg_bytes
 from tests.experiments.small import TINY, made_up
@@ -127,7 +128,7 @@ def test_every_claim_has_a_verdict(written: Path) -> None:
     claims = load_claims()
     assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
     assert len({row["claim"] for row in sentences}) == len(claims.sentences) + len(claims.noise)
-    for variant in ("as-printed", "tuned"):
+    for variant in ("as printed", "tuned"):
         assert (
             len([row for row in numbers if row["variant"] == variant]) == len(claims.numbers) // 2
         )  # one data set

@@ -23,8 +23,8 @@ from dpvd.experiments import (
     runs_of,
 )
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
-from dpvd.experiments.contrasts import FEWEST, assumed_spread
 from dpvd.experiments.tables import table1
+from dpvd.experiments.verdicts import FEWEST, assumed_spread
 from dpvd.plan import PrivacyPlan
 from tests.experiments.small import digits, spec
 

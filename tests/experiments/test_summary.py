@@ -8,8 +8,7 @@ import pytest
 from dpvd.experiments import Judgement, Results, Spec, Variant, judge, load_claims
 from dpvd.experiments.catalogue import cell_specs
 from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, ExperimentProtocol
-from dpvd.experiments.summary import dropout_answer, overall, summary_table
-from dpvd.experiments.verdicts import Finding, Verdict
+from dpvd.experiments.verdicts import Finding, Verdict, dropout_answer, overall, summary_table
 from tests.experiments.small import made_up
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE
@@ -17,7 +16,7 @@ CLAIMS = load_claims()
 Accuracy = Callable[[Spec], float]
 
 
-def judged(protocol: str, variant: str, verdict: Verdict, reason: str = "so") -> Judgement:
+def judged(protocol: str, variant: Variant, verdict: Verdict, reason: str = "so") -> Judgement:
     finding = Finding(verdict, "figure", reason)
     return Judgement("Table 1", "A claim.", protocol, variant, "", finding)
 
@@ -37,15 +36,15 @@ def test_of_variants_the_better_counts_and_of_data_sets_the_worse(
     found = [
         judged(protocol, variant, verdict)
         for protocol, verdicts in (("digits-100", digits), ("mnist-200", mnist))
-        for variant, verdict in zip(("as-printed", "tuned"), verdicts, strict=True)
+        for variant, verdict in zip((Variant.AS_PRINTED, Variant.TUNED), verdicts, strict=True)
     ]
     assert overall(found) is expected
 
 
 def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> None:
-    digits = judged("digits-100", "tuned", YES)
-    missing = judged("mnist-200", "tuned", OPEN, "not run")
-    beside = judged("mnist-200", "as-printed", NO)
+    digits = judged("digits-100", Variant.TUNED, YES)
+    missing = judged("mnist-200", Variant.TUNED, OPEN, "not run")
+    beside = judged("mnist-200", Variant.AS_PRINTED, NO)
     assert overall([digits, missing]) is YES
     assert overall([digits, missing, beside]) is YES
     assert overall([missing, beside]) is NO

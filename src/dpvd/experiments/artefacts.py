@@ -13,19 +13,9 @@ from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import Drawing, draw_all
 from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.reproduction import Folder
-from dpvd.experiments.summary import dropout_answer, summary_table
-from dpvd.experiments.tables import (
-    BELOW,
-    Table,
-    as_csv,
-    as_latex,
-    as_markdown,
-    claims_table,
-    numbers_table,
-    table1,
-    tuning_table,
-)
-from dpvd.experiments.verdicts import Verdict, judge
+from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
+from dpvd.experiments.tables import BELOW, claims_table, numbers_table, table1, tuning_table
+from dpvd.experiments.verdicts import Verdict, dropout_answer, judge, summary_table
 from dpvd.report import inline_svg, png_bytes, svg_bytes, write_atomically
 
 __all__ = ["Artefacts", "write_artefacts"]
@@ -84,24 +74,22 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
     Guarantees: each file appears complete or not at all. Equal records give equal bytes.
     """
     for table in artefacts.tables:
-        for suffix, text in WRITERS.items():
-            write_atomically(folder.path / "tables" / f"{table.name}{suffix}", text(table).encode())
+        for suffix, as_text in WRITERS.items():
+            path = folder.path / "tables" / f"{table.name}{suffix}"
+            write_atomically(path, as_text(table).encode())
     pictures = {drawing.name: svg_bytes(drawing.figure) for drawing in artefacts.drawings}
     for drawing in artefacts.drawings:
-        for suffix, content in (
-            (".png", png_bytes(drawing.figure)),
-            (".svg", pictures[drawing.name]),
-        ):
-            write_atomically(folder.path / "figures" / f"{drawing.name}{suffix}", content)
+        path = folder.path / "figures" / drawing.name
+        write_atomically(path.with_name(f"{drawing.name}.svg"), pictures[drawing.name])
+        write_atomically(path.with_name(f"{drawing.name}.png"), png_bytes(drawing.figure))
     page = folder.path / PAGE
     write_atomically(page, _page(artefacts, pictures).encode())
     return page
 
 
 def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
-    templates = ChoiceLoader(
-        [PackageLoader(package, "") for package in ("dpvd.experiments", "dpvd.report")]
-    )
+    packages = ("dpvd.experiments", "dpvd.report")
+    templates = ChoiceLoader([PackageLoader(package, "") for package in packages])
     environment = Environment(
         loader=templates,
         autoescape=True,
@@ -109,10 +97,11 @@ def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = [
-        (d, inline_svg(pictures[d.name], d.name, f"{d.title}. {d.caption}"))
-        for d in artefacts.drawings
-    ]
+    drawn = []
+    for drawing in artefacts.drawings:
+        description = f"{drawing.title}. {drawing.caption}"
+        svg = inline_svg(pictures[drawing.name], drawing.name, description)
+        drawn.append((drawing, svg))
     return environment.get_template("reproduction.html").render(
         tables=artefacts.tables,
         drawings=drawn,

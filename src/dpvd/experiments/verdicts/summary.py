@@ -3,15 +3,16 @@
 A verdict and a reason for each claim, and the answer on dropout.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dpvd.experiments.aggregate import Results
 from dpvd.experiments.claims import Claims
-from dpvd.experiments.contrasts import FEWEST, Contrast, contrast
 from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.spec import Variant
-from dpvd.experiments.tables import Table
-from dpvd.experiments.verdicts import NOT_RUN, Judgement, Verdict
+from dpvd.experiments.table_formats import Table
+from dpvd.experiments.verdicts.contrasts import FEWEST, Contrast, contrast
+from dpvd.experiments.verdicts.findings import NOT_RUN, Verdict
+from dpvd.experiments.verdicts.judge import Judgement
 
 __all__ = ["dropout_answer", "overall", "summary_table"]
 
@@ -22,12 +23,15 @@ WITHOUT = {
     "SVI-zCDP": "the paper's method without dropout (SVI-zCDP), with other noise",
 }
 BEST_FIRST = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.NOT_REPRODUCED)
-VARIANTS = {Variant.AS_PRINTED: "as printed", Variant.TUNED: "tuned"}
+VARIANTS = (Variant.AS_PRINTED, Variant.TUNED)
 NOTE = (
     "Verdict: the better one of *as printed* and *tuned* on each data set, and of the data sets "
     "the worse one; a data set whose runs are not complete does not count where another's are."
 )
 NUMBERS_REASON = "most ask for more than the noise of a valid guarantee leaves: Table 1 below"
+
+Row = tuple[str, ...]
+"""Claim, verdict, a cell for each data set, reason."""
 
 
 def summary_table(
@@ -45,22 +49,20 @@ def summary_table(
     shown = _at_the_papers_length(protocols)
     names = {protocol.name for protocol in shown}
     at_length = [j for j in judgements if j.protocol in names]
-    rows = []
-    for claim in claims.sentences:
-        found = [j for j in at_length if j.claim == claim.text]
-        verdict = overall(found)
-        if verdict is not None:
-            reason = claim.reason if claim.reason_for == verdict else _deciding(found, verdict)
-            rows.append((claim.text, str(verdict), *_by_data_set(found, shown), reason))
-    rows.append(_noise_row([j for j in judgements if j.published and not j.is_accuracy], shown))
-    rows.append(_numbers_row([j for j in at_length if j.is_accuracy], shown))
+    noise = [j for j in judgements if j.published and not j.is_accuracy]
+    numbers = [j for j in at_length if j.is_accuracy]
+    rows = _sentence_rows(at_length, claims, shown)
+    rows.append(_noise_row(noise, shown))
+    rows.append(_numbers_row(numbers, shown))
     order = [str(verdict) for verdict in BEST_FIRST]
     rows.sort(key=lambda row: order.index(row[1]))
+    data_sets = [protocol.dataset.upper() for protocol in shown]
+    words = [protocol.words for protocol in shown]
     return Table(
         name="summary",
         title="What becomes of the paper",
-        note=f"{NOTE} {'; '.join(protocol.words for protocol in shown)}.",
-        header=("claim", "verdict", *(protocol.dataset.upper() for protocol in shown), "reason"),
+        note=f"{NOTE} {'; '.join(words)}.",
+        header=("claim", "verdict", *data_sets, "reason"),
         rows=tuple(rows),
     )
 
@@ -75,8 +77,9 @@ def overall(found: Sequence[Judgement]) -> Verdict | None:
     by_protocol: dict[str, list[Judgement]] = {}
     for judgement in found:
         by_protocol.setdefault(judgement.protocol, []).append(judgement)
-    complete = [group for group in by_protocol.values() if all(map(_is_decided_or_run, group))]
-    counted = [_best(group) for group in complete or by_protocol.values()]
+    groups = list(by_protocol.values())
+    complete = [group for group in groups if all(map(_is_decided_or_run, group))]
+    counted = [_best(group) for group in complete or groups]
     return max(counted, key=BEST_FIRST.index, default=None)
 
 
@@ -88,34 +91,52 @@ def dropout_answer(results: Results, protocols: Sequence[ExperimentProtocol]) ->
     this comparison. Then with the paper's method without dropout, whose noise is another.
     """
     shown = _at_the_papers_length(protocols)
-    gains = {other: _gains(results, shown, other) for other in WITHOUT}
-    first = next((of for of in gains.values() if of), [])
+    first: list[Contrast] = []
+    parts = []
+    for other, words in WITHOUT.items():
+        gains = _gains(results, shown, other)
+        if gains:
+            first = first or list(gains.values())
+            parts.append(f"{_listed(gains)} against {words}")
     if not first:
         return "Whether dropout helps at low ε cannot be said yet: it has not been run."
-    answer = _yes_or_no([gain for gain, _ in first])
-    parts = [f"{_listed(of)} against {WITHOUT[other]}" for other, of in gains.items() if of]
     return (
-        f"**Does dropout help at low ε? {answer}** At ε = {LOWEST:g} it changes accuracy by "
-        f"{', and by '.join(parts)} (points of accuracy and their standard error)."
+        f"**Does dropout help at low ε? {_yes_or_no(first)}** At ε = {LOWEST:g} it changes "
+        f"accuracy by {', and by '.join(parts)} (points of accuracy and their standard error)."
     )
 
 
+def _sentence_rows(
+    judgements: Sequence[Judgement], claims: Claims, shown: Sequence[ExperimentProtocol]
+) -> list[Row]:
+    rows: list[Row] = []
+    for claim in claims.sentences:
+        found = [j for j in judgements if j.claim == claim.text]
+        verdict = overall(found)
+        if verdict is None:
+            continue
+        reason = claim.reason
+        if claim.reason_for != verdict:
+            reason = _deciding(found, verdict)
+        rows.append((claim.text, str(verdict), *_by_data_set(found, shown), reason))
+    return rows
+
+
 def _gains(
-    results: Results,
-    protocols: Sequence[ExperimentProtocol],
-    other: str,
-) -> list[tuple[Contrast, str]]:
-    """What dropout gains over another method, and where."""
-    found = []
+    results: Results, protocols: Sequence[ExperimentProtocol], other: str
+) -> dict[str, Contrast]:
+    """What dropout gains over another method, by where."""
+    found = {}
     for protocol in protocols:
-        for variant, words in VARIANTS.items():
+        for variant in VARIANTS:
             with_dropout = results.cell(protocol, WITH_DROPOUT, variant, LOWEST)
             without = results.cell(protocol, other, variant, LOWEST)
             if with_dropout is None or without is None:
                 continue
             gain = contrast([with_dropout], [without])
             if gain is not None:
-                found.append((gain, f"{protocol.dataset.upper()} {words}"))
+                where = f"{protocol.dataset.upper()} {variant.words}"
+                found[where] = gain
     return found
 
 
@@ -127,12 +148,12 @@ def _yes_or_no(gains: Sequence[Contrast]) -> str:
     return "Not everywhere." if any(helps) else "No."
 
 
-def _listed(gains: Sequence[tuple[Contrast, str]]) -> str:
-    return ", ".join(f"{_value(gain)} on {where} ({_pairs(gain)})" for gain, where in gains)
-
-
-def _value(gain: Contrast) -> str:
-    return f"{100 * gain.value:+.2f} ± {100 * gain.error:.2f}"
+def _listed(gains: Mapping[str, Contrast]) -> str:
+    parts = []
+    for where, gain in gains.items():
+        value = f"{100 * gain.value:+.2f} ± {100 * gain.error:.2f}"
+        parts.append(f"{value} on {where} ({_pairs(gain)})")
+    return ", ".join(parts)
 
 
 def _pairs(gain: Contrast) -> str:
@@ -146,12 +167,14 @@ def _pairs(gain: Contrast) -> str:
 
 def _at_the_papers_length(protocols: Sequence[ExperimentProtocol]) -> list[ExperimentProtocol]:
     """Those of the paper's sizes and lengths; all, where there is none."""
-    return [p for p in protocols if p.as_in_paper] or list(protocols)
+    at_length = [protocol for protocol in protocols if protocol.as_in_paper]
+    return at_length or list(protocols)
 
 
 def _best(group: Sequence[Judgement]) -> Verdict:
-    run = [j for j in group if _is_decided_or_run(j)] or group
-    return min((j.finding.verdict for j in run), key=BEST_FIRST.index)
+    run = [j for j in group if _is_decided_or_run(j)]
+    verdicts = [j.finding.verdict for j in run or group]
+    return min(verdicts, key=BEST_FIRST.index)
 
 
 def _is_decided_or_run(judgement: Judgement) -> bool:
@@ -164,7 +187,8 @@ def _deciding(found: Sequence[Judgement], verdict: Verdict) -> str:
     """The reason of the first judgement with this verdict."""
     for judgement in found:
         if judgement.finding.verdict is verdict:
-            return f"{judgement.protocol}, {judgement.variant}: {judgement.finding.reason}"
+            where = f"{judgement.protocol}, {judgement.variant_words}"
+            return f"{where}: {judgement.finding.reason}"
     return ""
 
 
@@ -172,11 +196,12 @@ def _by_data_set(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]
     """For each protocol the verdicts of its variants, once where they agree."""
     cells = []
     for protocol in shown:
-        words = {j.variant: _word(j) for j in found if j.protocol == protocol.name}
-        if len(set(words.values())) == 1:
-            cells.append(next(iter(words.values())))
+        own = [j for j in found if j.protocol == protocol.name]
+        words = [_word(j) for j in own]
+        if len(set(words)) == 1:
+            cells.append(words[0])
         else:
-            each = [f"{VARIANTS[Variant(variant)]}: {word}" for variant, word in words.items()]
+            each = [f"{j.variant_words}: {_word(j)}" for j in own]
             cells.append("; ".join(each) or "–")
     return cells
 
@@ -185,27 +210,30 @@ def _word(judgement: Judgement) -> str:
     return str(judgement.finding.verdict) if _is_decided_or_run(judgement) else "not all run"
 
 
-def _noise_row(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> tuple[str, ...]:
+def _noise_row(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> Row:
     """The published σ, together."""
     missed = [j for j in found if j.finding.verdict is not Verdict.REPRODUCED]
     verdict = Verdict.NOT_REPRODUCED if missed else Verdict.REPRODUCED
-    cells = [_count([j for j in found if p.dataset.upper() in j.claim]) for p in shown]
-    reason = "; ".join(f"{j.claim}: {j.finding.figure}" for j in missed) or "each of them does"
+    cells = []
+    for protocol in shown:
+        own = [j for j in found if protocol.dataset.upper() in j.claim]
+        cells.append(_count(own))
+    reasons = [f"{j.claim}: {j.finding.figure}" for j in missed]
+    reason = "; ".join(reasons) or "each of them does"
     return ("The published σ keep ε = 1.", str(verdict), *cells, reason)
 
 
-def _numbers_row(
-    found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]
-) -> tuple[str, ...]:
+def _numbers_row(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> Row:
     """The printed accuracies, together, by the methods that they are printed for."""
     cells = []
     for protocol in shown:
         words = []
-        for variant, name in VARIANTS.items():
-            of = [j for j in found if (j.protocol, j.variant) == (protocol.name, variant)]
-            words.append(f"{name}: {_count(of)}")
+        for variant in VARIANTS:
+            own = [j for j in found if (j.protocol, j.variant) == (protocol.name, variant)]
+            words.append(f"{variant.words}: {_count(own)}")
         cells.append("; ".join(words))
-    missed = any(j.finding.verdict is Verdict.NOT_REPRODUCED for j in found)
+    verdicts = {j.finding.verdict for j in found}
+    missed = Verdict.NOT_REPRODUCED in verdicts
     verdict = Verdict.NOT_REPRODUCED if missed else Verdict.INCONCLUSIVE
     return ("The printed accuracies.", str(verdict), *cells, NUMBERS_REASON)
 
@@ -217,4 +245,4 @@ def _count(found: Sequence[Judgement]) -> str:
     """
     run = [j for j in found if j.finding.figure]
     held = [j for j in run if j.finding.verdict is Verdict.REPRODUCED]
-    return f"{len(held)} of {len(run)}" if run else "not run"
+    return f"{len(held)} of {len(run)}" if run else NOT_RUN

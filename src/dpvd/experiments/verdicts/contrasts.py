@@ -50,21 +50,29 @@ def contrast(plus: Sequence[Summary], minus: Sequence[Summary]) -> Contrast | No
     Args:
         plus, minus: the cells that count for, and against.
     """
-    accuracies = [dict(cell.by_seed) for cell in (*plus, *minus)]
-    signs = [1.0] * len(plus) + [-1.0] * len(minus)
-    common = sorted(set.intersection(*(set(each) for each in accuracies)))
-    if not common:
+    differences = _differences(plus, minus)
+    pairs = len(differences)
+    if not pairs:
         return None
-    differences = []
-    for seed in common:
-        signed = [sign * each[seed] for sign, each in zip(signs, accuracies, strict=True)]
-        differences.append(math.fsum(signed))
-    if len(common) >= FEWEST:
+    if pairs >= FEWEST:
         spread = stdev(differences)
     else:
         spread = math.hypot(*(assumed_spread(cell) for cell in (*plus, *minus)))
-    error = spread / math.sqrt(len(common))
-    return Contrast(fmean(differences), error, half_width(error, len(common)), len(common))
+    error = spread / math.sqrt(pairs)
+    return Contrast(fmean(differences), error, half_width(error, pairs), pairs)
+
+
+def _differences(plus: Sequence[Summary], minus: Sequence[Summary]) -> list[float]:
+    """Of each seed that all cells have, what is for less what is against."""
+    gains = [dict(cell.by_seed) for cell in plus]
+    losses = [dict(cell.by_seed) for cell in minus]
+    seeds = [set(accuracies) for accuracies in (*gains, *losses)]
+    differences = []
+    for seed in sorted(set.intersection(*seeds)):
+        signed = [accuracies[seed] for accuracies in gains]
+        signed += [-accuracies[seed] for accuracies in losses]
+        differences.append(math.fsum(signed))
+    return differences
 
 
 def assumed_spread(cell: Summary) -> float:
