@@ -44,8 +44,11 @@ class Summary:
         >>> Summary(0.9012, 0.0123, 10, 360, 1.0, ()).words()
         '90.1 ± 1.2 (10)'
         """
-        spread = "" if self.spread is None else f" ± {100 * self.spread:.1f}"
-        return f"{100 * self.mean:.1f}{spread} ({self.runs})"
+        mean = f"{100 * self.mean:.1f}"
+        if self.spread is None:
+            return f"{mean} ({self.runs})"
+        spread = f"{100 * self.spread:.1f}"
+        return f"{mean} ± {spread} ({self.runs})"
 
 
 def summarise(results: Sequence[ExperimentResult]) -> Summary | None:
@@ -102,11 +105,13 @@ class Results:
     ) -> dict[float, Summary]:
         """A panel of Fig. 5: by value of the setting."""
         sweeps = sweep_specs(protocol, self._choices)
-        return self._present(sweeps[variant, setting])
+        specs = sweeps[variant, setting]
+        return self._present(specs)
 
     def deltas(self, protocol: ExperimentProtocol) -> dict[float, Summary]:
         """By δ."""
-        return self._present(delta_specs(protocol))
+        specs = delta_specs(protocol)
+        return self._present(specs)
 
     def _present(self, points: Mapping[float, list[Spec]]) -> dict[float, Summary]:
         """Those points that have results."""

@@ -40,9 +40,12 @@ def carried_rate(
     """
     if epsilon is None:
         return rate
-    noise = _multiplier(method, epsilon, short) / _multiplier(method, epsilon, long)
-    decayed = math.sqrt(_squares(short.epochs, gamma) / _squares(long.epochs, gamma))
-    return float(f"{rate * noise * decayed:.2g}")
+    noise_short = _multiplier(method, epsilon, short)
+    noise_long = _multiplier(method, epsilon, long)
+    steps_short = math.sqrt(_squares(short.epochs, gamma))
+    steps_long = math.sqrt(_squares(long.epochs, gamma))
+    carried = rate * noise_short / noise_long * steps_short / steps_long
+    return float(f"{carried:.2g}")
 
 
 def _squares(epochs: int, gamma: float) -> float:

@@ -112,7 +112,9 @@ class TuningCell:
         'digits-100-abadi-et-al-0.1'
         """
         budget = "none" if self.epsilon is None else f"{self.epsilon:g}"
-        return f"{self.protocol}-{'-'.join(self.method.lower().replace('.', '').split())}-{budget}"
+        words = self.method.lower().replace(".", "").split()
+        method = "-".join(words)
+        return f"{self.protocol}-{method}-{budget}"
 
 
 Choices = Mapping[TuningCell, tuple[float, float]]
@@ -179,15 +181,13 @@ def runs_of(experiment: Experiment, protocol: ExperimentProtocol, choices: Choic
     """
     match experiment:
         case Experiment.TABLE1:
-            other_deltas = [spec for specs in delta_specs(protocol).values() for spec in specs]
-            ours = [
-                spec
-                for epsilon in BUDGETS
-                for spec in cell_specs(
+            found = _cells(protocol, METHODS, BUDGETS, choices)
+            for epsilon in BUDGETS:
+                found += cell_specs(
                     protocol, "DPVD-PLD", Variant.RECIPE, epsilon, choices, protocol.seeds
                 )
-            ]
-            found = [*_cells(protocol, METHODS, BUDGETS, choices), *ours, *other_deltas]
+            for specs in delta_specs(protocol).values():
+                found += specs
         case Experiment.FIG1 | Experiment.FIG2:
             shown = {Experiment.FIG1: "mnist", Experiment.FIG2: "digits"}[experiment]
             methods = ("DPVD-AC", "DPVD-zCDP", NP) if protocol.dataset == shown else ()
@@ -197,25 +197,31 @@ def runs_of(experiment: Experiment, protocol: ExperimentProtocol, choices: Choic
         case Experiment.FIG4:
             found = _cells(protocol, ("DPVD-AC", "DPVD-zCDP", NP), (0.1,), choices)
         case Experiment.FIG5:
-            sweeps = sweep_specs(protocol, choices).values()
-            found = [spec for points in sweeps for specs in points.values() for spec in specs]
+            found = []
+            for points in sweep_specs(protocol, choices).values():
+                for specs in points.values():
+                    found += specs
         case Experiment.ALL:
-            found = [spec for each in EXPERIMENTS for spec in runs_of(each, protocol, choices)]
+            found = []
+            for each in EXPERIMENTS:
+                found += runs_of(each, protocol, choices)
     return list(dict.fromkeys(found))
 
 
 def seeds_of(protocol: ExperimentProtocol, method: str, epsilon: float | None) -> int:
     """How many runs a cell of Table 1 is the mean of."""
-    close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
-    return protocol.close_seeds if close and protocol.close_seeds else protocol.seeds
+    is_close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
+    if is_close and protocol.close_seeds:
+        return protocol.close_seeds
+    return protocol.seeds
 
 
 def sweep_specs(
     protocol: ExperimentProtocol, choices: Choices
 ) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
-    """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the
-    protocol.
+    """Fig. 5: for each variant and setting, the runs at each of its values.
 
+    All else is as in the protocol.
     The tuned variant keeps η₀ and γ of the protocol's own settings: one setting is changed at a
     time.
     """
@@ -276,8 +282,9 @@ def cell_specs(
     choices: Choices,
     seeds: int,
 ) -> list[Spec]:
-    """The runs of one cell of Table 1, one for each seed; none for a tuned cell that nothing was
-    chosen for yet.
+    """The runs of one cell of Table 1, one for each seed.
+
+    Edge cases: a tuned cell for which nothing was chosen yet has none.
     """
     changes: dict[str, Any] = {}
     if variant is Variant.TUNED:
@@ -289,9 +296,7 @@ def cell_specs(
 
 
 def delta_specs(protocol: ExperimentProtocol) -> dict[float, list[Spec]]:
-    """Section 5 varies δ: the runs at each of its values. On the small data set only, where it
-    costs little.
-    """
+    """The runs at each δ of Section 5. On the small data set only, where it costs little."""
     if protocol.dataset != "digits":
         return {}
     base = cell_specs(protocol, SWEPT, Variant.AS_PRINTED, 1.0, {}, protocol.seeds)

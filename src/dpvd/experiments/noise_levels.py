@@ -34,9 +34,7 @@ def noise_levels(protocol: ExperimentProtocol, budgets: Sequence[float]) -> dict
 
 
 def sigma_of(noise_multiplier: float) -> float:
-    """The paper's σ, noise over twice the clip norm, of a noise multiplier under flat clipping and
-    add-or-remove.
-    """
+    """The paper's σ of a noise multiplier: noise over twice the clip norm, under flat clipping."""
     return noise_multiplier / 2
 
 

@@ -1,6 +1,4 @@
-"""Protocols: the sizes and lengths at which the paper's experiments are run, each with a name of
-its own.
-"""
+"""Protocols: the sizes and lengths at which the paper's experiments are run."""
 
 from dataclasses import dataclass, replace
 
@@ -56,8 +54,7 @@ class ExperimentProtocol:
 
     @property
     def words(self) -> str:
-        """The protocol in one line, for captions. How many runs were made is for the results to
-        say.
+        """The protocol in one line, for captions.
 
         >>> DIGITS_100.words
         'digits-100: 1000 hidden units, batches of 100, 100 epochs'

@@ -8,6 +8,7 @@ from dpvd.data import load
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
 from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.result import ExperimentResult
+from dpvd.experiments.spec import Spec
 from dpvd.experiments.store import ResultStore
 from dpvd.experiments.tuning import TuningStore, choose, trials
 from dpvd.experiments.workers import Job, cost, run_all
@@ -29,12 +30,15 @@ class Folder:
     @property
     def tuning(self) -> TuningStore:
         """What was chosen, with all scores."""
-        return TuningStore(self.path / "tuning.json", earlier=self.path / "tuning")
+        file = self.path / "tuning.json"
+        earlier = self.path / "tuning"
+        return TuningStore(file, earlier)
 
     @property
     def trials(self) -> ResultStore:
         """Results of runs that were measured on a tenth of the training data, to choose."""
-        return ResultStore(self.path / "tuning" / "trials")
+        folder = self.path / "tuning" / "trials"
+        return ResultStore(folder)
 
     def fold(self) -> None:
         """Move what workers and earlier versions left in single files into the files to keep."""
@@ -45,11 +49,13 @@ class Folder:
     def records_of(self, protocols: Sequence[ExperimentProtocol]) -> list[ExperimentResult]:
         """The records of these protocols."""
         names = {protocol.name for protocol in protocols}
-        return [record for record in self.records.read_all() if record.spec.protocol in names]
+        results = self.records.read_all()
+        return [result for result in results if result.spec.protocol in names]
 
     def protocols(self) -> list[ExperimentProtocol]:
         """The protocols that have records here."""
-        names = {record.spec.protocol for record in self.records.read_all()}
+        results = self.records.read_all()
+        names = {result.spec.protocol for result in results}
         return [protocol for name, protocol in PROTOCOLS.items() if name in names]
 
 
@@ -104,7 +110,8 @@ def reproduce(
     if undecided:
         scores = _scores(folder)
         folder.tuning.write(*(choose(cell, scores) for cell in undecided))
-    for spec in run_all(_seed_by_seed(_runs(experiment, protocols, folder)), processes, data_dir):
+    runs = _runs(experiment, protocols, folder)
+    for spec in run_all(_seed_by_seed(runs), processes, data_dir):
         bar.advance(cost(spec))
     folder.fold()
     return bar.runs
@@ -119,15 +126,20 @@ def _undecided(cells: Sequence[TuningCell], store: TuningStore) -> list[TuningCe
 
 def _scores(folder: Folder) -> dict[str, float]:
     """Of all trials: those that have a record here, and those that choices were made from."""
-    recorded = {record.hash: record.accuracy for record in folder.trials.read_all()}
-    return folder.tuning.scores() | recorded
+    scores = folder.tuning.scores()
+    for result in folder.trials.read_all():
+        scores[result.hash] = result.accuracy
+    return scores
 
 
 def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
     """The trials that these cells ask for next; none twice."""
     scores = _scores(folder)
-    wanted = [spec for cell in cells for spec in trials(cell, scores)]
-    return [(spec, folder.trials) for spec in dict.fromkeys(wanted)]
+    wanted: dict[Spec, None] = {}
+    for cell in cells:
+        for spec in trials(cell, scores):
+            wanted[spec] = None
+    return [(spec, folder.trials) for spec in wanted]
 
 
 def _runs(
@@ -136,12 +148,15 @@ def _runs(
     folder: Folder,
     assumed: Sequence[TuningCell] = (),
 ) -> list[Job]:
-    """The runs without a record; those of the assumed cells as if a choice, any choice, had been
-    made.
-    """
-    choices = dict(folder.tuning.choices()) | dict.fromkeys(assumed, (1.0, 0.0))
-    wanted = [spec for protocol in protocols for spec in runs_of(experiment, protocol, choices)]
-    return [(spec, folder.records) for spec in folder.records.missing(wanted)]
+    """The runs without a record; those of the assumed cells as if any choice had been made."""
+    choices = dict(folder.tuning.choices())
+    for cell in assumed:
+        choices[cell] = (1.0, 0.0)
+    wanted = []
+    for protocol in protocols:
+        wanted += runs_of(experiment, protocol, choices)
+    missing = folder.records.missing(wanted)
+    return [(spec, folder.records) for spec in missing]
 
 
 def _seed_by_seed(jobs: list[Job]) -> list[Job]:

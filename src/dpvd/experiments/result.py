@@ -64,12 +64,16 @@ class ExperimentResult:
         return self.spec.hash
 
     def to_dict(self) -> dict[str, Any]:
-        head = {"format": FORMAT, "hash": self.hash}
-        return head | asdict(self) | {"spec": self.spec.to_dict()}
+        values: dict[str, Any] = {"format": FORMAT, "hash": self.hash}
+        values |= asdict(self)
+        values["spec"] = self.spec.to_dict()
+        return values
 
     def to_line(self) -> str:
         """One line of JSON, the curve at its end."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False) + "\n"
+        values = self.to_dict()
+        text = json.dumps(values, ensure_ascii=False, allow_nan=False)
+        return f"{text}\n"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ExperimentResult":

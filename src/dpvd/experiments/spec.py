@@ -140,9 +140,7 @@ class Spec:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Numbers that may be fractions are floats, so that 1 and 1.0 are the same
-        spec.
-        """
+        """Plain data. Numbers that may be fractions are floats: 1 and 1.0 are the same spec."""
         plain = {
             name: str(value) if isinstance(value, str) else value
             for name, value in asdict(self).items()

@@ -77,7 +77,8 @@ class ResultStore:
         Raises:
             DpvdError: if a file is damaged.
         """
-        return sorted(self._by_hash().values(), key=_order)
+        results = self._by_hash().values()
+        return sorted(results, key=_order)
 
     def fold(self) -> int:
         """Move pending results into the files of their protocols; return how many were pending.
@@ -89,26 +90,34 @@ class ResultStore:
             return 0
         with _alone(self.folder):
             pending = self._pending_files()
+            changed: set[str] = set()
+            for path in pending:
+                changed |= {result.spec.protocol for result in _read_pending(path)}
             results = self.read_all()
-            new = {result.spec.protocol for path in pending for result in _read_pending(path)}
-            for protocol in sorted(new):
+            for protocol in sorted(changed):
                 lines = [r.to_line() for r in results if r.spec.protocol == protocol]
-                _write_for_good(self.folder / f"{protocol}.jsonl", "".join(lines))
+                path = self.folder / f"{protocol}.jsonl"
+                _write_for_good(path, "".join(lines))
             for path in pending:
                 path.unlink()
         return len(pending)
 
     def _pending_files(self) -> list[Path]:
-        earlier = self.folder.glob("*.json")
-        return sorted([*(self.folder / PENDING).glob("*.json"), *earlier])
+        pending = self.folder / PENDING
+        files = list(pending.glob("*.json"))
+        files += self.folder.glob("*.json")  # of earlier versions
+        return sorted(files)
 
     def _by_hash(self) -> dict[str, ExperimentResult]:
         # Pending files first: one that is folded meanwhile is in the file that is read afterwards.
-        pending = [result for path in self._pending_files() for result in _read_pending(path)]
-        folded = [
-            result for path in sorted(self.folder.glob("*.jsonl")) for result in _read_lines(path)
-        ]
-        return {result.hash: result for result in [*pending, *folded]}
+        found: dict[str, ExperimentResult] = {}
+        for path in self._pending_files():
+            for result in _read_pending(path):
+                found[result.hash] = result
+        for path in sorted(self.folder.glob("*.jsonl")):
+            for result in _read_lines(path):
+                found[result.hash] = result
+        return found
 
 
 def _order(result: ExperimentResult) -> tuple[str, str, str, float, int, str]:

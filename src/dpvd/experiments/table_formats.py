@@ -23,7 +23,8 @@ class Table:
 def as_markdown(table: Table) -> str:
     """The table in GitHub's Markdown, under its title."""
     body = markdown_table(table.header, table.rows)
-    return f"## {table.title}\n\n{table.note}\n\n{body}\n"
+    parts = [f"## {table.title}", table.note, body]
+    return "\n\n".join(parts) + "\n"
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -69,7 +70,8 @@ def as_latex(table: Table) -> str:
 
 def _markdown_row(cells: Sequence[object]) -> str:
     escaped = [str(cell).replace("|", "\\|") for cell in cells]
-    return "| " + " | ".join(escaped) + " |"
+    inside = " | ".join(escaped)
+    return f"| {inside} |"
 
 
 _LATEX = {

@@ -163,7 +163,9 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[ExperimentProtoc
 
 
 def _budget(epsilon: float | None) -> str:
-    return "∞" if epsilon is None else f"{epsilon:g}"
+    if epsilon is None:
+        return "∞"
+    return f"{epsilon:g}"
 
 
 def _words(cell: Summary | None, published: float | None) -> str:
@@ -175,5 +177,8 @@ def _words(cell: Summary | None, published: float | None) -> str:
 
 def _spent(cells: Sequence[Summary | None]) -> str:
     """The largest of all variants: the recipe is calibrated for another number of steps."""
-    spent = [cell.epsilon for cell in cells if cell is not None and cell.epsilon is not None]
-    return round_up(max(spent)) if spent else "–"
+    run = [cell for cell in cells if cell is not None]
+    spent = [cell.epsilon for cell in run if cell.epsilon is not None]
+    if not spent:
+        return "–"
+    return round_up(max(spent))

@@ -6,8 +6,9 @@ away, until all of them have been tried: no choice is left at the edge of what w
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,9 @@ class Tuning:
         return max(self.trials, key=lambda t: (t.accuracy, -t.learning_rate, t.gamma))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"trials": [asdict(trial) for trial in self.trials]}
+        values = asdict(self)
+        values["trials"] = [asdict(trial) for trial in self.trials]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Tuning":
@@ -92,11 +95,13 @@ class Tuning:
         known = {f.name for f in fields(cls)}
         if not isinstance(values, Mapping) or set(values) != known:
             raise DpvdError("not the result of a search: delete it, and it will be made again")
+        cell = TuningCell(**values["cell"])
         made = tuple(Trial(**trial) for trial in values["trials"])
-        tuning = cls(**{**values, "cell": TuningCell(**values["cell"]), "trials": made})
-        if any(_trial(tuning.cell, (t.learning_rate, t.gamma)).hash != t.spec for t in made):
-            raise DpvdError("trials of other settings: delete it, and it will be made again")
-        return tuning
+        for trial in made:
+            wanted = _trial(cell, (trial.learning_rate, trial.gamma))
+            if wanted.hash != trial.spec:
+                raise DpvdError("trials of other settings: delete it, and it will be made again")
+        return cls(**{**values, "cell": cell, "trials": made})
 
 
 def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
@@ -105,13 +110,18 @@ def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
     Guarantees: what is asked for depends on the scores alone, and is empty once the search is over.
     """
     protocol = _searched(cell)
-    grid = [_trial(cell, (rate, gamma)) for rate in protocol.rates for gamma in protocol.gammas]
-    missing = [spec for spec in grid if spec.hash not in scores]
+    grid = product(protocol.rates, protocol.gammas)
+    missing = _unscored(cell, grid, scores)
     if missing or not protocol.search_on:
         return missing
-    best = _tried(cell, scores)[0]
-    around = [_trial(cell, point) for point in _neighbours((best.learning_rate, best.gamma))]
-    return [spec for spec in around if spec.hash not in scores]
+    best, _ = _tried(cell, scores)
+    around = _neighbours((best.learning_rate, best.gamma))
+    return _unscored(cell, around, scores)
+
+
+def _unscored(cell: TuningCell, points: Iterable[Point], scores: Scores) -> list[Spec]:
+    specs = [_trial(cell, point) for point in points]
+    return [spec for spec in specs if spec.hash not in scores]
 
 
 def choose(cell: TuningCell, scores: Scores) -> Tuning:
@@ -123,16 +133,24 @@ def choose(cell: TuningCell, scores: Scores) -> Tuning:
     missing = trials(cell, scores)
     if missing:
         raise DpvdError(f"{len(missing)} trials of {cell.name} have no record: run them first")
-    protocol, searched = PROTOCOLS[cell.protocol], _searched(cell)
+    protocol = PROTOCOLS[cell.protocol]
+    searched = _searched(cell)
     best, tried = _tried(cell, scores)
     rates = [trial.learning_rate for trial in tried]
     at_edge = best.learning_rate in (min(rates), max(rates))
     if searched is protocol:
         return Tuning(cell, best.learning_rate, best.gamma, at_edge, tried)
-    taken = _slowest_decay(tried, held_out=HELD_OUT * EXAMPLES[searched.dataset])
-    rate, gamma = taken.learning_rate, taken.gamma
-    carried = carried_rate(cell.method, cell.epsilon, rate, gamma, searched, protocol)
-    return Tuning(cell, carried, gamma, at_edge, tried)
+    held_out = HELD_OUT * EXAMPLES[searched.dataset]
+    chosen = _slowest_decay(tried, held_out)
+    carried = carried_rate(
+        method=cell.method,
+        epsilon=cell.epsilon,
+        rate=chosen.learning_rate,
+        gamma=chosen.gamma,
+        short=searched,
+        long=protocol,
+    )
+    return Tuning(cell, carried, chosen.gamma, at_edge, tried)
 
 
 def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
@@ -144,30 +162,36 @@ def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
     best = max(trial.accuracy for trial in tried)
     error = math.sqrt(best * (1 - best) / held_out)
     near = [trial for trial in tried if trial.accuracy >= best - error]
-    return max(near, key=lambda trial: (-trial.gamma, trial.accuracy, -trial.learning_rate))
+    slowest = min(trial.gamma for trial in near)
+    slow = [trial for trial in near if trial.gamma == slowest]
+    return max(slow, key=lambda trial: (trial.accuracy, -trial.learning_rate))
 
 
 def _searched(cell: TuningCell) -> ExperimentProtocol:
     """The protocol at which trials are run."""
     protocol = PROTOCOLS[cell.protocol]
-    return PROTOCOLS[protocol.tuned_at] if protocol.tuned_at else protocol
+    if protocol.tuned_at:
+        return PROTOCOLS[protocol.tuned_at]
+    return protocol
 
 
 def _trial(cell: TuningCell, point: Point) -> Spec:
-    base = make_spec(_searched(cell), cell.method, Variant.TUNED, cell.epsilon, seed=0)
     rate, gamma = point
+    protocol = _searched(cell)
+    base = make_spec(protocol, cell.method, Variant.TUNED, cell.epsilon, seed=0)
     return replace(base, part=Part.HELD_OUT, learning_rate=rate, gamma=gamma)
 
 
 def _tried(cell: TuningCell, scores: Scores) -> tuple[Trial, tuple[Trial, ...]]:
     """The best trial, and all."""
     protocol = _searched(cell)
+    rates = sorted({*RATES, *protocol.rates})
+    gammas = sorted({*GAMMAS, *protocol.gammas})
     made = []
-    for rate in sorted({*RATES, *protocol.rates}):
-        for gamma in sorted({*GAMMAS, *protocol.gammas}):
-            name = _trial(cell, (rate, gamma)).hash
-            if name in scores:
-                made.append(Trial(rate, gamma, scores[name], name))
+    for rate, gamma in product(rates, gammas):
+        name = _trial(cell, (rate, gamma)).hash
+        if name in scores:
+            made.append(Trial(rate, gamma, scores[name], name))
     tried = tuple(made)
     return Tuning(cell, 0.0, 0.0, False, tried).best, tried
 
@@ -185,8 +209,10 @@ def _neighbours(point: Point) -> list[Point]:
 
 
 def _beside(value: float, steps: tuple[float, ...]) -> list[float]:
-    place = steps.index(value)
-    return [steps[index] for index in (place - 1, place + 1) if 0 <= index < len(steps)]
+    position = steps.index(value)
+    below = steps[:position]
+    above = steps[position + 1 :]
+    return [*below[-1:], *above[:1]]
 
 
 class TuningStore:
@@ -201,13 +227,17 @@ class TuningStore:
         self.earlier = earlier
 
     def __contains__(self, cell: TuningCell) -> bool:
-        return any(tuning.cell == cell for tuning in self.read_all())
+        decided = self.choices()
+        return cell in decided
 
     def write(self, *tunings: Tuning) -> None:
         """Keep choices, in place of those for the same cells."""
-        by_cell = {tuning.cell: tuning for tuning in [*self.read_all(), *tunings]}
-        ordered = sorted(by_cell.values(), key=lambda tuning: tuning.cell.name)
-        write_atomically(self.file, _as_text(ordered).encode())
+        by_name = {tuning.cell.name: tuning for tuning in self.read_all()}
+        for tuning in tunings:
+            by_name[tuning.cell.name] = tuning
+        ordered = [by_name[name] for name in sorted(by_name)]
+        text = _as_text(ordered)
+        write_atomically(self.file, text.encode())
 
     def fold(self) -> None:
         """Take single choices of earlier versions into the file."""
@@ -237,11 +267,16 @@ class TuningStore:
 
     def scores(self) -> dict[str, float]:
         """Accuracies of all trials that choices were made from, by the hash of their specs."""
-        made = [trial for tuning in self.read_all() for trial in tuning.trials]
-        return {trial.spec: trial.accuracy for trial in made}
+        scores = {}
+        for tuning in self.read_all():
+            for trial in tuning.trials:
+                scores[trial.spec] = trial.accuracy
+        return scores
 
     def _earlier_files(self) -> list[Path]:
-        return [] if self.earlier is None else sorted(self.earlier.glob("*.json"))
+        if self.earlier is None:
+            return []
+        return sorted(self.earlier.glob("*.json"))
 
 
 def _read(path: Path) -> list[Tuning]:

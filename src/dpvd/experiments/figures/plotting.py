@@ -138,7 +138,8 @@ def published_value(axes: Axes, accuracy: float, epochs: float, column: int, col
 def accuracy_axes(axes: Axes, epochs: int) -> None:
     """Epochs to the right, with room for published values; accuracy in per cent upwards."""
     axes.set(xlabel="epoch", ylabel="test accuracy", ylim=(0, 102))
-    axes.set_xlim(0, epochs * (FIRST_COLUMN + NEXT_COLUMN * COLUMNS))
+    behind = FIRST_COLUMN + NEXT_COLUMN * COLUMNS
+    axes.set_xlim(0, epochs * behind)
     ticks = MaxNLocator(5, integer=True).tick_values(0, epochs)
     inside = [tick for tick in ticks if 0 <= tick <= epochs]
     axes.xaxis.set_major_locator(FixedLocator(inside))
@@ -147,7 +148,8 @@ def accuracy_axes(axes: Axes, epochs: int) -> None:
 
 
 def percent_axis(axes: Axes) -> None:
-    axes.yaxis.set_major_formatter(PercentFormatter(decimals=0, symbol=" %"))
+    formatter = PercentFormatter(decimals=0, symbol=" %")
+    axes.yaxis.set_major_formatter(formatter)
 
 
 def plain_numbers(axis: Axis) -> None:
@@ -184,7 +186,9 @@ def legend(figure: Figure, keys: Sequence[Line2D], columns: int) -> None:
 def shown_name(protocol: ExperimentProtocol) -> str:
     """The data set, and the protocol's name where its length is not the paper's."""
     name = protocol.dataset.upper()
-    return name if protocol.as_in_paper else f"{name} ({protocol.name})"
+    if protocol.as_in_paper:
+        return name
+    return f"{name} ({protocol.name})"
 
 
 def run_words(summaries: Sequence[Summary]) -> str:
@@ -193,9 +197,11 @@ def run_words(summaries: Sequence[Summary]) -> str:
     >>> run_words([])
     'no runs'
     """
-    counts = sorted({summary.runs for summary in summaries})
+    counts = [summary.runs for summary in summaries]
     if not counts:
         return "no runs"
-    if len(counts) > 1:
-        return f"{counts[0]} to {counts[-1]} runs"
-    return "1 run" if counts == [1] else f"{counts[0]} runs"
+    fewest = min(counts)
+    most = max(counts)
+    if fewest < most:
+        return f"{fewest} to {most} runs"
+    return "1 run" if most == 1 else f"{most} runs"

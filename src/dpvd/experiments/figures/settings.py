@@ -84,9 +84,10 @@ def _own_value(protocol: ExperimentProtocol, setting: str) -> float:
 def _draw_panel(axes: Axes, setting: str, by_variant: Mapping[Variant, Points], own: float) -> None:
     values: set[float] = set()
     for variant, points in by_variant.items():
-        if points:
-            _draw_points(axes, variant, points)
-            values |= set(points)
+        if not points:
+            continue
+        _draw_points(axes, variant, points)
+        values.update(points)
     axes.axvline(own, color=OWN_LINE[0], linewidth=0.8, linestyle=OWN_LINE[1])
     axes.set(xlabel=SETTINGS[setting], ylabel="test accuracy")
     percent_axis(axes)
@@ -94,7 +95,8 @@ def _draw_panel(axes: Axes, setting: str, by_variant: Mapping[Variant, Points], 
         axes.set_xscale("log")
         plain_numbers(axes.xaxis)
         axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_locator(FixedLocator(sorted(values | {own})))
+    ticks = sorted(values | {own})
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
 
 
 def _draw_points(axes: Axes, variant: Variant, points: Points) -> None:

@@ -86,16 +86,19 @@ def gains_most_at_lowest_budget(evidence: Evidence, method: str, other: str) -> 
         if with_method is None or without is None:
             return not_run()
         pairs.append((with_method, without))
-    gains = [contrast([ours], [theirs]) for ours, theirs in pairs]
+    gains = [difference(ours, theirs) for ours, theirs in pairs]
+    lowest = gains[-1]
+    findings = [above_zero(f"{points_of(lowest)} at the lowest", lowest)]
     ours, theirs = pairs[-1]
-    findings = [above_zero(f"{points_of(gains[-1])} at the lowest", gains[-1])]
     for budget, (ours_there, theirs_there) in zip(BUDGETS[:-1], pairs[:-1], strict=True):
         more = contrast([ours, theirs_there], [theirs, ours_there])
-        findings.append(above_zero(f"{points_of(more)} more than at {budget:g}", more))
+        words = f"{points_of(more)} more than at {budget:g}"
+        findings.append(above_zero(words, more))
+    figures = []
+    for budget, gain in zip(BUDGETS, gains, strict=True):
+        figures.append(f"{points_of(gain)} at {budget:g}")
     finding = all_of(findings)
-    by_budget = zip(BUDGETS, gains, strict=True)
-    figure = ", ".join(f"{points_of(gain)} at {budget:g}" for budget, gain in by_budget)
-    return Finding(finding.verdict, figure, finding.reason)
+    return Finding(finding.verdict, ", ".join(figures), finding.reason)
 
 
 def as_close_as_printed(evidence: Evidence, method: str, budgets: list[float]) -> Finding | None:
@@ -129,7 +132,9 @@ def needs_less_noise(evidence: Evidence) -> Finding | None:
 
 def delta_hardly_matters(evidence: Evidence, within: float) -> Finding | None:
     """Accuracies at all δ lie together."""
-    if evidence.variant is not Variant.AS_PRINTED or evidence.protocol.dataset != "digits":
+    if evidence.variant is not Variant.AS_PRINTED:
+        return None
+    if evidence.protocol.dataset != "digits":
         return None
     by_delta = evidence.results.deltas(evidence.protocol)
     return within_range(by_delta, within)

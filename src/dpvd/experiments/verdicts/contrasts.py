@@ -84,7 +84,9 @@ def assumed_spread(cell: Summary) -> float:
     >>> round(assumed_spread(Summary(0.9, None, 1, 10_000, 1.0, ())), 4)
     0.013
     """
-    return ASSUMED * (1 - cell.mean) + math.sqrt(cell.mean * (1 - cell.mean) / cell.examples)
+    error_rate = 1 - cell.mean
+    sampling_error = math.sqrt(cell.mean * error_rate / cell.examples)
+    return ASSUMED * error_rate + sampling_error
 
 
 def half_width(error: float, runs: int) -> float:

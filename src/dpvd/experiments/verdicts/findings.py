@@ -124,13 +124,20 @@ def points(share: float) -> str:
 
 
 def points_of(gap: Contrast | None) -> str:
-    return NOT_RUN if gap is None else points(gap.value)
+    if gap is None:
+        return NOT_RUN
+    return points(gap.value)
 
 
 def listed(by_value: Mapping[float, Summary]) -> str:
-    return ", ".join(f"{value:g}: {summary.words()}" for value, summary in by_value.items())
+    words = []
+    for value, summary in by_value.items():
+        words.append(f"{value:g}: {summary.words()}")
+    return ", ".join(words)
 
 
 def _joined(words: Iterable[str]) -> str:
     """Each of them once, in their order."""
-    return "; ".join(dict.fromkeys(word for word in words if word))
+    once = dict.fromkeys(words)
+    once.pop("", None)
+    return "; ".join(once)

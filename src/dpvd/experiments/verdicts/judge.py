@@ -46,7 +46,9 @@ class Judgement:
 
     @property
     def variant_words(self) -> str:
-        return "" if self.variant is None else self.variant.words
+        if self.variant is None:
+            return ""
+        return self.variant.words
 
 
 def judge(

@@ -162,7 +162,9 @@ def _pairs(gain: Contrast) -> str:
     '30 pairs of runs'
     """
     count = "1 pair of runs" if gain.pairs == 1 else f"{gain.pairs} pairs of runs"
-    return f"{count}, error assumed" if gain.pairs < FEWEST else count
+    if gain.pairs < FEWEST:
+        return f"{count}, error assumed"
+    return count
 
 
 def _at_the_papers_length(protocols: Sequence[ExperimentProtocol]) -> list[ExperimentProtocol]:
@@ -180,7 +182,9 @@ def _best(group: Sequence[Judgement]) -> Verdict:
 def _is_decided_or_run(judgement: Judgement) -> bool:
     """Whether no run is missing that could still decide."""
     finding = judgement.finding
-    return finding.verdict is not Verdict.INCONCLUSIVE or NOT_RUN not in finding.reason
+    if finding.verdict is not Verdict.INCONCLUSIVE:
+        return True
+    return NOT_RUN not in finding.reason
 
 
 def _deciding(found: Sequence[Judgement], verdict: Verdict) -> str:
@@ -207,7 +211,9 @@ def _by_data_set(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]
 
 
 def _word(judgement: Judgement) -> str:
-    return str(judgement.finding.verdict) if _is_decided_or_run(judgement) else "not all run"
+    if _is_decided_or_run(judgement):
+        return str(judgement.finding.verdict)
+    return "not all run"
 
 
 def _noise_row(found: Sequence[Judgement], shown: Sequence[ExperimentProtocol]) -> Row:
@@ -245,4 +251,6 @@ def _count(found: Sequence[Judgement]) -> str:
     """
     run = [j for j in found if j.finding.figure]
     held = [j for j in run if j.finding.verdict is Verdict.REPRODUCED]
-    return f"{len(held)} of {len(run)}" if run else NOT_RUN
+    if not run:
+        return NOT_RUN
+    return f"{len(held)} of {len(run)}"
