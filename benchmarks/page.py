@@ -1,5 +1,6 @@
-"""Write the performance page and its figures from the latest results: ``python -m
-benchmarks.page``.
+"""Write the performance page and its figures from the latest results.
+
+python -m benchmarks.page
 """
 
 import sys
@@ -16,12 +17,16 @@ from dpvd.report.inline import svg_bytes
 __all__ = ["main", "page", "write"]
 
 _NAMES = {"plain": "plain PyTorch", **LABELS}
+_SUMMARISED = ("dpsgd", "dpvd", "opacus-ghost", "opacus-hooks", "jax-privacy")
 _METHOD = (Path(__file__).parent / "page.md").read_text(encoding="utf-8")
 
 
 def page(results: Results) -> str:
     """The page in Markdown."""
     return _METHOD.format(
+        answer=_answer(results),
+        summary=_summary(results),
+        met=_met(results),
         circumstances=_circumstances(results),
         limits=_limits(results),
         remarks="".join(f"\n- {remark}" for remark in remarks(results)),
@@ -38,6 +43,57 @@ def write(results: Results, folder: Path) -> None:
     (folder / "figures" / "ratios.svg").write_bytes(svg_bytes(ratio_bars(results)))
     (folder / "figures" / "growth.svg").write_bytes(svg_bytes(growth_curves(results)))
     (folder / "performance.md").write_text(page(results), encoding="utf-8")
+
+
+def _answer(results: Results) -> str:
+    """What a private step costs, over all workloads, in two sentences."""
+    dpsgd = _range(results, "dpsgd")
+    dpvd = _range(results, "dpvd")
+    ghost = _range(results, "opacus-ghost")
+    return (
+        f"A private step costs {dpsgd} times the plain PyTorch step with DP-SGD and {dpvd} times"
+        " with Algorithm 1. On the same networks Opacus with ghost clipping takes"
+        f" {ghost} times the plain step."
+    )
+
+
+def _range(results: Results, system: str) -> str:
+    """The smallest and the largest ratio of times to the plain step, and on which workloads."""
+    ratios = {}
+    for name, work in results["workloads"].items():
+        found = work["systems"].get(system, {})
+        if "ratio" in found:
+            ratios[name] = found["ratio"]
+    if not ratios:
+        return "an unknown number of"
+    fastest = min(ratios, key=lambda name: ratios[name])
+    slowest = max(ratios, key=lambda name: ratios[name])
+    return f"{_number(ratios[fastest])} (`{fastest}`) to {_number(ratios[slowest])} (`{slowest}`)"
+
+
+def _summary(results: Results) -> str:
+    """Time and memory of ours and of other libraries, a row for each workload."""
+    rows = []
+    for name, work in results["workloads"].items():
+        plain = work["systems"]["plain"]
+        cells = [_time_and_memory(work["systems"].get(system), plain) for system in _SUMMARISED]
+        rows.append((name, *cells))
+    header = ("workload", *(_NAMES[system] for system in _SUMMARISED))
+    return markdown_table(header, rows)
+
+
+def _time_and_memory(found: Results | None, plain: Results) -> str:
+    """Both ratios to the plain step, or that there is no result."""
+    if found is None or "failed" in found:
+        return "no result"
+    memory = found["peak_mb"] / plain["peak_mb"]
+    return f"{_number(found['ratio'])}, {_number(memory)}"
+
+
+def _met(results: Results) -> str:
+    verdicts = judge(results)
+    met = [verdict for verdict in verdicts if verdict.met]
+    return f"{len(met)} of {len(verdicts)} limits met."
 
 
 def _circumstances(results: Results) -> str:
@@ -58,11 +114,11 @@ def _limits(results: Results) -> str:
             f"{verdict.quantity} to {_NAMES[verdict.baseline]}",
             _number(verdict.found),
             f"{verdict.limit:g}",
-            "yes" if verdict.met else "**no**",
+            "met" if verdict.met else "**OVER LIMIT**",
         )
         for verdict in judge(results)
     ]
-    return markdown_table(("workload", "system", "ratio of", "measured", "at most", "met"), rows)
+    return markdown_table(("workload", "system", "ratio of", "measured", "at most", ""), rows)
 
 
 def _systems(name: str, work: Results) -> str:

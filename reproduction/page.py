@@ -24,6 +24,7 @@ from dpvd.experiments import (
 )
 from dpvd.experiments.figures import Drawing
 from dpvd.experiments.table_formats import Table, as_markdown, markdown_table
+from dpvd.experiments.verdicts import Verdict
 from dpvd.report import svg_bytes, write_atomically
 from reproduction.interpretations_page import PAGE as INTERPRETATIONS_PAGE
 from reproduction.interpretations_page import filled_in, load
@@ -36,6 +37,7 @@ FOLDER = Folder(HERE)
 FIGURES = "figures/reproduction"
 TEMPLATE = HERE / "page.md"
 MINUTE = 60
+BEST_FIRST = (Verdict.REPRODUCED, Verdict.INCONCLUSIVE, Verdict.NOT_REPRODUCED)
 
 
 def main() -> None:
@@ -60,9 +62,11 @@ def documents(folder: Folder, artefacts: Artefacts) -> Mapping[str, bytes]:
 
 
 def _page(folder: Folder, artefacts: Artefacts) -> str:
-    summary, table1, claims, _, tuning = artefacts.tables
+    summary, table1, claims, numbers, tuning = artefacts.tables
     return TEMPLATE.read_text(encoding="utf-8").format(
-        answer=artefacts.answer,
+        claims_in_short=_claims_in_short(summary),
+        answer=artefacts.answer.short,
+        dropout=artefacts.answer,
         summary=_body(summary),
         summary_note=summary.note,
         runs=_runs(folder.records_of(artefacts.protocols), artefacts),
@@ -71,8 +75,17 @@ def _page(folder: Folder, artefacts: Artefacts) -> str:
         ),
         figures="\n\n".join(map(_figure, artefacts.drawings)),
         claims=as_markdown(claims).strip(),
+        numbers=as_markdown(numbers).strip(),
         tuning=as_markdown(tuning).strip(),
     )
+
+
+def _claims_in_short(summary: Table) -> str:
+    """How many rows of the summary came to each verdict."""
+    verdict_column = summary.header.index("verdict")
+    counts = Counter(row[verdict_column] for row in summary.rows)
+    parts = [f"{counts[verdict]} {verdict}" for verdict in BEST_FIRST]
+    return f"Of {len(summary.rows)} claims of the paper: {', '.join(parts)}."
 
 
 def _runs(records: Sequence[ExperimentResult], artefacts: Artefacts) -> str:
@@ -87,7 +100,6 @@ def _runs(records: Sequence[ExperimentResult], artefacts: Artefacts) -> str:
     versions = sorted(
         {f"{name} {version}" for record in records for name, version in record.versions.items()}
     )
-    verdicts = ", ".join(f"{verdict}: {count}" for verdict, count in artefacts.verdicts.items())
     header = (
         "protocol",
         "sizes and length",
@@ -98,9 +110,17 @@ def _runs(records: Sequence[ExperimentResult], artefacts: Artefacts) -> str:
     )
     return (
         f"{markdown_table(header, rows)}\n\n"
-        f"With {', '.join(versions)}. Trials of the search come on top. "
-        "Of the paper's sentences and printed figures, each judged at every protocol and in every "
-        f"variant: {verdicts}."
+        f"With {', '.join(versions)}. Search trials not included. {_checks_in_short(artefacts)}"
+    )
+
+
+def _checks_in_short(artefacts: Artefacts) -> str:
+    """How many judgements came to each verdict, over all protocols and variants."""
+    total = sum(artefacts.verdicts.values())
+    counts = [f"{artefacts.verdicts.get(verdict, 0)} {verdict}" for verdict in BEST_FIRST]
+    return (
+        f"Of {total} checks of the paper's sentences and numbers, each at every protocol and in "
+        f"every variant: {', '.join(counts)}."
     )
 
 

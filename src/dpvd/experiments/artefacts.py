@@ -15,7 +15,7 @@ from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.reproduction import Folder
 from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
 from dpvd.experiments.tables import BELOW, claims_table, numbers_table, table1, tuning_table
-from dpvd.experiments.verdicts import Verdict, dropout_answer, judge, summary_table
+from dpvd.experiments.verdicts import DropoutAnswer, Verdict, dropout_answer, judge, summary_table
 from dpvd.report import inline_svg, png_bytes, svg_bytes, write_atomically
 
 __all__ = ["Artefacts", "write_artefacts"]
@@ -32,14 +32,14 @@ class Artefacts:
         protocols: that it shows.
         runs: how many records it is made of.
         verdicts: how many claims got each verdict.
-        answer: whether dropout helps at low ε, in a sentence.
+        answer: whether dropout helps at low ε.
         tables, drawings: in the order of the page.
     """
 
     protocols: tuple[ExperimentProtocol, ...]
     runs: int
     verdicts: dict[str, int]
-    answer: str
+    answer: DropoutAnswer
     tables: tuple[Table, ...]
     drawings: tuple[Drawing, ...]
 
@@ -109,7 +109,7 @@ def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
         runs=artefacts.runs,
         verdicts=[str(verdict) for verdict in Verdict],
         counts=artefacts.verdicts,
-        answer=artefacts.answer.replace("**", ""),
+        answer=artefacts.answer,
         below=BELOW,
         version=__version__,
     )

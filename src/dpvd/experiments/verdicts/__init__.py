@@ -4,13 +4,14 @@ from dpvd.experiments.verdicts.checks import CHECKS
 from dpvd.experiments.verdicts.contrasts import FEWEST, Contrast, assumed_spread, contrast
 from dpvd.experiments.verdicts.findings import NOT_RUN, Finding, Verdict
 from dpvd.experiments.verdicts.judge import Judgement, judge
-from dpvd.experiments.verdicts.summary import dropout_answer, overall, summary_table
+from dpvd.experiments.verdicts.summary import DropoutAnswer, dropout_answer, overall, summary_table
 
 __all__ = [
     "CHECKS",
     "FEWEST",
     "NOT_RUN",
     "Contrast",
+    "DropoutAnswer",
     "Finding",
     "Judgement",
     "Verdict",

@@ -4,6 +4,7 @@ A verdict and a reason for each claim, and the answer on dropout.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from dpvd.experiments.aggregate import Results
 from dpvd.experiments.claims import Claims
@@ -14,7 +15,7 @@ from dpvd.experiments.verdicts.contrasts import FEWEST, Contrast, contrast
 from dpvd.experiments.verdicts.findings import NOT_RUN, Verdict
 from dpvd.experiments.verdicts.judge import Judgement
 
-__all__ = ["dropout_answer", "overall", "summary_table"]
+__all__ = ["DropoutAnswer", "dropout_answer", "overall", "summary_table"]
 
 LOWEST = 0.1  # the ε at which the paper says dropout helps most
 WITH_DROPOUT = "DPVD-zCDP"
@@ -83,8 +84,19 @@ def overall(found: Sequence[Judgement]) -> Verdict | None:
     return max(counted, key=BEST_FIRST.index, default=None)
 
 
-def dropout_answer(results: Results, protocols: Sequence[ExperimentProtocol]) -> str:
-    """Whether dropout helps at the lowest budget, in one sentence with its standard errors.
+@dataclass(frozen=True)
+class DropoutAnswer:
+    """Whether dropout helps at the lowest budget: in a word, and in numbers."""
+
+    short: str
+    numbers: str
+
+    def __str__(self) -> str:
+        return f"{self.short} {self.numbers}".strip()
+
+
+def dropout_answer(results: Results, protocols: Sequence[ExperimentProtocol]) -> DropoutAnswer:
+    """Whether dropout helps at the lowest budget, with standard errors.
 
     It is compared with plain private training first, whose runs have the same weights, batches and
     noise seed by seed: what differs is dropout alone, and the error is small. The answer is that of
@@ -99,10 +111,15 @@ def dropout_answer(results: Results, protocols: Sequence[ExperimentProtocol]) ->
             first = first or list(gains.values())
             parts.append(f"{_listed(gains)} against {words}")
     if not first:
-        return "Whether dropout helps at low ε cannot be said yet: it has not been run."
-    return (
-        f"**Does dropout help at low ε? {_yes_or_no(first)}** At ε = {LOWEST:g} it changes "
-        f"accuracy by {', and by '.join(parts)} (points of accuracy and their standard error)."
+        unknown = "Whether dropout helps at low ε cannot be said yet: it has not been run."
+        return DropoutAnswer(unknown, "")
+    changes = ", and by ".join(parts)
+    return DropoutAnswer(
+        short=f"Does dropout help at low ε? {_yes_or_no(first)}",
+        numbers=(
+            f"At ε = {LOWEST:g} it changes accuracy by {changes} (points of accuracy and their "
+            "standard error)."
+        ),
     )
 
 
