@@ -61,10 +61,8 @@ class Verdict:
         found = "not measured" if self.found is None else f"{self.found:.3f}"
         mark = "" if self.met else "   OVER LIMIT"
         what = f"{self.quantity} to {self.baseline}"
-        return (
-            f"{self.workload:<11} {self.system:<15} {what:<16} {found:>12}   at most"
-            f" {self.limit:g}{mark}"
-        )
+        system = f"{self.workload:<11} {self.system:<15}"
+        return f"{system} {what:<16} {found:>12}   at most {self.limit:g}{mark}"
 
 
 def judge(results: Results) -> list[Verdict]:
@@ -109,25 +107,24 @@ def remarks(results: Results) -> list[str]:
     found = []
     for name, work in results["workloads"].items():
         for system in ("dpsgd", "dpvd"):
-            ratio = work["systems"].get(system, {}).get("ratio_to", {}).get("plain-channels-last")
+            entry = work["systems"].get(system, {})
+            ratio = entry.get("ratio_to", {}).get("plain-channels-last")
             if ratio is not None:
-                found.append(
-                    f"{name}: {system} takes {ratio:.2f} times the plain step in channels_last"
-                )
+                times = f"{ratio:.2f} times"
+                found.append(f"{name}: {system} takes {times} the plain step in channels_last")
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else arguments
-    results = load(Path(given[0]) if given else LATEST)
+    path = Path(given[0]) if given else LATEST
+    results = load(path)
     verdicts = judge(results)
+    met = [verdict for verdict in verdicts if verdict.met]
+    when = f"{results['clock']} time, {results['date']}"
     print(*verdicts, *remarks(results), sep="\n")
-    short = [verdict for verdict in verdicts if not verdict.met]
-    print(
-        f"{len(verdicts) - len(short)} of {len(verdicts)} limits met ({results['clock']} time,"
-        f" {results['date']})"
-    )
-    return int(bool(short))
+    print(f"{len(met)} of {len(verdicts)} limits met ({when})")
+    return int(len(met) < len(verdicts))
 
 
 if __name__ == "__main__":

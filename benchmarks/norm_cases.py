@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 __all__ = ["CASES", "Case", "FirstOutput", "loss"]
 
-BATCH, WORDS = 7, 11
+BATCH = 7
+WORDS = 11
 
 
 @dataclass(frozen=True)

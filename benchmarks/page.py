@@ -97,7 +97,8 @@ def _met(results: Results) -> str:
 
 
 def _circumstances(results: Results) -> str:
-    machine, versions = results["machine"], results["versions"]
+    machine = results["machine"]
+    versions = results["versions"]
     clock = {"wall": "elapsed time", "cpu": "processor time"}[results["clock"]]
     software = ", ".join(f"{name} {version}" for name, version in versions.items())
     return (
@@ -147,22 +148,23 @@ def _systems(name: str, work: Results) -> str:
 
 
 def _failures(results: Results) -> str:
-    lines = [
-        f"- {_NAMES[system]}, {name}: {found['failed']}"
-        for name, work in results["workloads"].items()
-        for system, found in work["systems"].items()
-        if "failed" in found
-    ]
-    return "No result:\n\n" + "\n".join(lines) if lines else "Every library took every workload."
+    lines = []
+    for name, work in results["workloads"].items():
+        for system, found in work["systems"].items():
+            if "failed" in found:
+                lines.append(f"- {_NAMES[system]}, {name}: {found['failed']}")
+    if not lines:
+        return "Every library took every workload."
+    return "No result:\n\n" + "\n".join(lines)
 
 
 def _shares(results: Results) -> str:
     pieces = [*dict.fromkeys(piece for piece, _, _ in PIECES), REST]
-    rows = [
-        (name, _NAMES[system], *(f"{100 * found[piece]:.0f} %" for piece in pieces))
-        for name, work in results["workloads"].items()
-        for system, found in work["shares"].items()
-    ]
+    rows = []
+    for name, work in results["workloads"].items():
+        for system, found in work["shares"].items():
+            cells = [f"{100 * found[piece]:.0f} %" for piece in pieces]
+            rows.append((name, _NAMES[system], *cells))
     return markdown_table(("workload", "system", *pieces), rows)
 
 
@@ -183,7 +185,9 @@ def _growth(what: str, found: Results) -> str:
 def _number(value: float | None) -> str:
     if value is None:
         return "not measured"
-    return f"{value:.2f}" if value < 10 else f"{value:.0f}"
+    if value < 10:
+        return f"{value:.2f}"
+    return f"{value:.0f}"
 
 
 def main() -> int:
