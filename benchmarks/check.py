@@ -98,8 +98,11 @@ def _judge_system(systems: Results, work: str, system: str, limit: Limit) -> lis
 
 
 def _has_memory(results: Results) -> bool:
-    works = results["workloads"].values()
-    return any("peak_mb" in found for work in works for found in work["systems"].values())
+    for work in results["workloads"].values():
+        for found in work["systems"].values():
+            if "peak_mb" in found:
+                return True
+    return False
 
 
 def remarks(results: Results) -> list[str]:

@@ -110,7 +110,9 @@ class StepServer:
 
 
 def _command(arguments: tuple[object, ...], python: Path | None) -> list[str]:
-    return [str(python or sys.executable), "-m", "benchmarks.child", *map(str, arguments)]
+    interpreter = str(python or sys.executable)
+    words = [str(argument) for argument in arguments]
+    return [interpreter, "-m", "benchmarks.child", *words]
 
 
 def _reason(code: int, errors: str) -> str:

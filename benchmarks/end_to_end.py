@@ -47,8 +47,11 @@ def private_run(train: Images, test: Images, plan: PrivacyPlan) -> float:
     recipe = Recipe(learning_rate=LEARNING_RATE, kl_weight=KL_WEIGHT)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
+        x, y = test
         with torch.no_grad():
-            return {"accuracy": float((trained(test[0]).argmax(1) == test[1]).float().mean())}
+            predicted = trained(x).argmax(1)
+        right = (predicted == y).float()
+        return {"accuracy": right.mean().item()}
 
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()

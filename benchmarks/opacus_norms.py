@@ -33,8 +33,11 @@ AGREED = 1e-9
 
 def our_norms(case: Case) -> list[float]:
     """The norm of each example's gradient over all parameters."""
-    norms = clipped_grad(case.model(), loss, case.inputs(), clipping=Clipping("flat")).norms
-    return norms[:, 0].tolist()
+    clipping = Clipping("flat")
+    model = case.model()
+    inputs = case.inputs()
+    found = clipped_grad(model, loss, inputs, clipping=clipping)
+    return found.norms[:, 0].tolist()
 
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
@@ -95,8 +98,11 @@ def _flat(layers: dict[str, dict[str, Any]]) -> list[Any]:
 
 
 def _hand_over(case: Case, file: Path) -> None:
-    weights = {f"model.{name}": value.numpy() for name, value in case.model().state_dict().items()}
-    numpy.savez(file, inputs=case.inputs().numpy(), **weights)
+    arrays = {"inputs": case.inputs().numpy()}
+    state = case.model().state_dict()
+    for name, value in state.items():
+        arrays[f"model.{name}"] = value.numpy()
+    numpy.savez(file, **arrays)
 
 
 if __name__ == "__main__":

@@ -39,10 +39,14 @@ def page(results: Results) -> str:
 
 def write(results: Results, folder: Path) -> None:
     """Write the page and its figures into the folder of the documentation."""
-    (folder / "figures").mkdir(parents=True, exist_ok=True)
-    (folder / "figures" / "ratios.svg").write_bytes(svg_bytes(ratio_bars(results)))
-    (folder / "figures" / "growth.svg").write_bytes(svg_bytes(growth_curves(results)))
-    (folder / "performance.md").write_text(page(results), encoding="utf-8")
+    figures = folder / "figures"
+    figures.mkdir(parents=True, exist_ok=True)
+    bars = svg_bytes(ratio_bars(results))
+    (figures / "ratios.svg").write_bytes(bars)
+    curves = svg_bytes(growth_curves(results))
+    (figures / "growth.svg").write_bytes(curves)
+    text = page(results)
+    (folder / "performance.md").write_text(text, encoding="utf-8")
 
 
 def _answer(results: Results) -> str:
@@ -86,8 +90,9 @@ def _time_and_memory(found: Results | None, plain: Results) -> str:
     """Both ratios to the plain step, or that there is no result."""
     if found is None or "failed" in found:
         return "no result"
-    memory = found["peak_mb"] / plain["peak_mb"]
-    return f"{_number(found['ratio'])}, {_number(memory)}"
+    time = _number(found["ratio"])
+    memory = _number(found["peak_mb"] / plain["peak_mb"])
+    return f"{time}, {memory}"
 
 
 def _met(results: Results) -> str:

@@ -13,7 +13,9 @@ LEARNING_RATE = 0.01
 
 def plain(work: Workload) -> Step:
     """Eager SGD: zero_grad, backward, step."""
-    return _sgd(work.network(), *work.data())
+    model = work.network()
+    x, y = work.data()
+    return _sgd(model, x, y)
 
 
 def plain_channels_last(work: Workload) -> Step:

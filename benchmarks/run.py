@@ -164,7 +164,8 @@ def _times(
     """Of several interleaved runs, one after the other, with new processes for each."""
     total: Times = {system: [] for system in systems}
     for _ in range(settings.runs):
-        for system, ms in _interleaved(settings, name, systems, more, python).items():
+        times = _interleaved(settings, name, systems, more, python)
+        for system, ms in times.items():
             total[system] += ms
     return total
 

@@ -23,12 +23,15 @@ KL_WEIGHT = 0.01  # that of ``dpvd train`` after its warm-up
 
 def dpsgd(work: Workload) -> Step:
     """Private SGD on the ordinary network."""
-    return _private(work, work.network())
+    model = work.network()
+    return _private(work, model)
 
 
 def dpvd(work: Workload) -> Step:
     """Algorithm 1: noise on the weights that follows the privacy noise, and a prior."""
-    return _private(work, variational(work.network(), rates="layer", learned=False), KL_WEIGHT)
+    plain_model = work.network()
+    model = variational(plain_model, rates="layer", learned=False)
+    return _private(work, model, KL_WEIGHT)
 
 
 def sparse(work: Workload) -> Step:
@@ -48,7 +51,8 @@ def sparse(work: Workload) -> Step:
 
 def sparse_private(work: Workload) -> Step:
     """The same, privately."""
-    return _private(work, variational(work.network()), 1.0)
+    model = variational(work.network())
+    return _private(work, model, kl_weight=1.0)
 
 
 SYSTEMS: dict[str, Callable[[Workload], Step]] = {

@@ -63,8 +63,10 @@ def ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Spr
     """Median and quartiles of every system's time over the baseline's *in the same round*."""
     found = {}
     for name, values in times.items():
-        rounds = zip(values, times[baseline], strict=True)
-        found[name] = spread([own / base for own, base in rounds])
+        in_rounds = []
+        for own, base in zip(values, times[baseline], strict=True):
+            in_rounds.append(own / base)
+        found[name] = spread(in_rounds)
     return found
 
 

@@ -48,8 +48,10 @@ class Workload:
     def data(self) -> tuple[Tensor, Tensor]:
         """Inputs [batch, *shape] and labels [batch], the same in every process."""
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(self.batch, *self.shape, generator=generator)
-        return x, torch.randint(CLASSES, (self.batch,), generator=generator)
+        size = (self.batch, *self.shape)
+        x = torch.randn(size, generator=generator)
+        y = torch.randint(CLASSES, (self.batch,), generator=generator)
+        return x, y
 
 
 class LastStep(nn.Module):
