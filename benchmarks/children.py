@@ -90,7 +90,8 @@ class StepServer:
         time.sleep(PAUSE)
         with contextlib.suppress(BrokenPipeError):  # the reason is found when there is no answer
             print(repeats, file=self._process.stdin, flush=True)
-        return float(self._answer())
+        answer = self._answer()
+        return float(answer)
 
     def end(self) -> None:
         self._timer.cancel()

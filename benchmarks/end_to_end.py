@@ -38,7 +38,11 @@ Images = tuple[Tensor, Tensor]
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    return nn.Sequential(
+        nn.Linear(784, 1000),
+        nn.ReLU(),
+        nn.Linear(1000, 10),
+    )
 
 
 def private_run(train: Images, test: Images, plan: PrivacyPlan) -> float:

@@ -52,6 +52,8 @@ def limit_memory(share: float = 0.9) -> None:
 
 def _kilobytes(file: Path, field: str) -> int:
     for line in file.read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
+        name, _, value = line.partition(":")
+        if name == field:
+            kilobytes, *_ = value.split()
+            return int(kilobytes)
     raise OSError(f"{file} has no {field} on {sys.platform}")

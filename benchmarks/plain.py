@@ -19,9 +19,7 @@ def plain(work: Workload) -> Step:
 
 
 def plain_channels_last(work: Workload) -> Step:
-    """The same with the channels of images last in memory, which oneDNN's convolutions like
-    better.
-    """
+    """The same with the channels of images last in memory, which oneDNN prefers."""
     x, y = work.data()
     return _sgd(
         work.network().to(memory_format=torch.channels_last),

@@ -67,18 +67,14 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 
 def applies(system: str, work: Workload) -> bool:
-    """Whether a system says anything on a workload: the order of channels needs images, our own
-    hand one network.
-    """
+    """Whether a system can take a workload: channels_last needs images, by-hand one network."""
     if system == "by-hand":
         return is_written_out(work)
     return system != "plain-channels-last" or len(work.shape) == 3
 
 
 def _private(work: Workload, model: nn.Module, kl_weight: float | None = None) -> Step:
-    """A private step with noise from the system's cryptographic source, which is the plan's
-    default.
-    """
+    """A private step with noise from the system's cryptographic source, the plan's default."""
     plan = PrivacyPlan(
         examples=BATCHES_PER_EPOCH * work.batch,
         batch_size=work.batch,

@@ -92,67 +92,93 @@ def train(
         interpretation: how.
         without: the row of an example to leave out of every batch: a neighbouring data set.
     """
-    plan, generator = run.plan, torch.Generator().manual_seed(plan_seed(run))
-    weights = [
-        parameter.detach().clone() for parameter in run.network.build(plan_seed(run)).parameters()
-    ]
+    plan = run.plan
+    seed = plan_seed(run)
+    generator = torch.Generator().manual_seed(seed)
+    model = run.network.build(seed)
+    weights = [parameter.detach().clone() for parameter in model.parameters()]
     rows = torch.arange(plan.examples)
     data = (run.network.inputs(run.dataset.train_x), run.dataset.train_y, rows)
-    totals = torch.zeros(3, 2)
+    totals = torch.zeros(3, 2)  # share clipped, clip factor, norm of the KL gradient; by layer
     zetas = []
-    for (x, y, drawn), rate in zip(
-        plan.batches(data), learning_rates(run, interpretation), strict=True
-    ):
+    rates = learning_rates(run, interpretation)
+    for (x, y, drawn), rate in zip(plan.batches(data), rates, strict=True):
+        kept = torch.ones_like(drawn, dtype=torch.bool)
         if without is not None:
-            x, y = x[drawn != without], y[drawn != without]
+            kept = drawn != without
         zeta = rate * interpretation.sum_noise / plan.batch_size
         zetas.append(zeta)
-        kl_gradients = (
-            _kl_gradients(weights, zeta, plan.examples)
-            if interpretation.kl is not KL.NONE
-            else [None, None]
-        )
-        inside = kl_gradients if interpretation.kl is KL.INSIDE else [None, None]
-        layers = gradients(weights, x, y, zeta if interpretation.forward else 0.0, generator)
-        for layer, (inputs, outputs) in enumerate(layers):
-            factors, norms = _clip(inputs, outputs, inside[layer], interpretation.clip_norm)
-            kl_gradient = kl_gradients[layer]
-            totals[:, layer] += torch.tensor(
-                [
-                    (norms > interpretation.clip_norm)
-                    .float()
-                    .mean()
-                    .nan_to_num(0.0),  # an empty batch has no mean
-                    factors.mean().nan_to_num(1.0),
-                    0.0 if kl_gradient is None else kl_gradient.norm(),
-                ]
-            )
-            scaled = factors[:, None] * outputs
-            weight_sum, bias_sum = scaled.T @ inputs, scaled.sum(0)
-            if interpretation.kl is KL.INSIDE and kl_gradient is not None:
-                weight_sum += factors.sum() * kl_gradient
-            if interpretation.kl is KL.OUTSIDE and kl_gradient is not None:
-                weights[2 * layer].sub_(rate * kl_gradient)
-            for parameter, total in zip(
-                weights[2 * layer : 2 * layer + 2], (weight_sum, bias_sum), strict=True
-            ):
-                parameter.sub_(rate / plan.batch_size * total)
-                if interpretation.carried:
-                    parameter.add_(zeta * torch.randn(parameter.shape, generator=generator))
-                    parameter.add_(
-                        interpretation.weight_noise
-                        * torch.randn(parameter.shape, generator=generator)
-                    )
+        step = _Step(interpretation, rate, zeta, plan.batch_size, plan.examples, generator)
+        totals += step.take(weights, x[kept], y[kept])
     released = weights
     if not interpretation.carried:
         noise = zetas[-1] + interpretation.weight_noise
         released = [w + noise * torch.randn(w.shape, generator=generator) for w in weights]
-    test_x = run.network.inputs(run.dataset.test_x)
-    right = _outputs(released, test_x, 0.0, generator)[-1].argmax(1) == run.dataset.test_y
     clipped, factor, kl_norms = (totals / plan.steps).tolist()
     return Outcome(
-        right.double().mean().item(), weights, (zetas[0], zetas[-1]), clipped, factor, kl_norms
+        accuracy=_accuracy(run, released, generator),
+        weights=weights,
+        zetas=(zetas[0], zetas[-1]),
+        clipped=clipped,
+        factor=factor,
+        kl_gradient=kl_norms,
     )
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One step of Algorithm 1, as an interpretation has it."""
+
+    interpretation: Interpretation
+    rate: float
+    zeta: float
+    batch_size: int
+    examples: int
+    generator: torch.Generator
+
+    def take(self, weights: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        """Change the weights; return what happened in each layer: [3, 2]."""
+        where = self.interpretation.kl
+        clip_norm = self.interpretation.clip_norm
+        kl_gradients: list[Tensor | None] = [None, None]
+        if where is not KL.NONE:
+            kl_gradients = _kl_gradients(weights, self.zeta, self.examples)
+        sampled = self.zeta if self.interpretation.forward else 0.0
+        layers = gradients(weights, x, y, sampled, self.generator)
+        seen = torch.zeros(3, 2)
+        for layer, (inputs, outputs) in enumerate(layers):
+            kl_gradient = kl_gradients[layer]
+            inside = kl_gradient if where is KL.INSIDE else None
+            factors, norms = _clip(inputs, outputs, inside, clip_norm)
+            # An empty batch has no mean.
+            seen[0, layer] = (norms > clip_norm).float().mean().nan_to_num(0.0)
+            seen[1, layer] = factors.mean().nan_to_num(1.0)
+            seen[2, layer] = 0.0 if kl_gradient is None else kl_gradient.norm()
+            scaled = factors[:, None] * outputs
+            weight_sum = scaled.T @ inputs
+            if inside is not None:
+                weight_sum += factors.sum() * inside
+            weight, bias = weights[2 * layer : 2 * layer + 2]
+            if where is KL.OUTSIDE and kl_gradient is not None:
+                weight.sub_(self.rate * kl_gradient)
+            self._move(weight, weight_sum)
+            self._move(bias, scaled.sum(0))
+        return seen
+
+    def _move(self, parameter: Tensor, total: Tensor) -> None:
+        """Step along a sum of clipped gradients, with noise if it is carried on."""
+        parameter.sub_(self.rate / self.batch_size * total)
+        if self.interpretation.carried:
+            for std in (self.zeta, self.interpretation.weight_noise):
+                parameter.add_(std * torch.randn(parameter.shape, generator=self.generator))
+
+
+def _accuracy(run: PreparedRun, weights: list[Tensor], generator: torch.Generator) -> float:
+    """On the test data, without noise in the forward pass."""
+    test_x = run.network.inputs(run.dataset.test_x)
+    _, outputs = _outputs(weights, test_x, 0.0, generator)
+    right = outputs.argmax(1) == run.dataset.test_y
+    return right.double().mean().item()
 
 
 def learning_rates(run: PreparedRun, interpretation: Interpretation) -> Iterator[float]:
@@ -189,9 +215,7 @@ def plan_seed(run: PreparedRun) -> int:
 def _outputs(
     weights: list[Tensor], x: Tensor, zeta: float, generator: torch.Generator, watched: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """What the two layers put out, sampled with local reparameterisation: a sum over weights of
-    variance ζ².
-    """
+    """Outputs of both layers, each a sample for weights of variance ζ²."""
     first, first_bias, second, second_bias = weights
     hidden = _sampled(F.linear(x, first, first_bias), x, zeta, generator).requires_grad_(watched)
     active = hidden.relu()
@@ -209,9 +233,7 @@ def _sampled(mean: Tensor, inputs: Tensor, zeta: float, generator: torch.Generat
 def _clip(
     inputs: Tensor, outputs: Tensor, kl_gradient: Tensor | None, clip_norm: float
 ) -> tuple[Tensor, Tensor]:
-    """What each example's gradient of a layer is multiplied by, and its norm; with the KL gradient
-    in it if given.
-    """
+    """Clip factor and norm of each example's gradient of a layer, plus the KL gradient if given."""
     squares = outputs.square().sum(1) * (inputs.square().sum(1) + 1)
     if kl_gradient is not None:
         squares = (

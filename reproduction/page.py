@@ -144,9 +144,7 @@ def _cell(spec: Spec) -> tuple[object, ...]:
 
 
 def _by_protocol(whole: Table, artefacts: Artefacts) -> list[str]:
-    """Table 1 in parts, one for each protocol, without the column that then says the same in every
-    row.
-    """
+    """Table 1 in parts, one for each protocol, without the column that names it."""
     parts = []
     for protocol in artefacts.protocols:
         rows = tuple(row[1:] for row in whole.rows if row[0] == protocol.name)

@@ -53,9 +53,7 @@ class Images:
     y: Tensor
 
     def some(self, rows: Tensor, shift: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        """These images, each moved at random by up to ``shift`` pixels to each side, and their
-        labels.
-        """
+        """Images, each moved at random by up to ``shift`` pixels to each side, and their labels."""
         x = self.x[rows]
         if shift:
             height, width = x.shape[2:]
@@ -102,9 +100,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Sequential], SparseTraining]] = {
 def images(
     random_labels: bool, seed: int, all_images: bool
 ) -> tuple[Images, Images | None, Images]:
-    """What to train on, what is held out (None if all images are trained on), and what to test
-    on.
-    """
+    """What to train on, what is held out (None if all images are trained on), what to test on."""
     mnist = load_mnist()
     labels = [mnist.train_y, mnist.test_y]
     if random_labels:

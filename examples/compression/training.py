@@ -24,8 +24,9 @@ def train(
     seed: int,
     log: Log,
 ) -> Run:
-    """Run the protocol, or what is left of it after a stop; epochs show errors on held-out images,
-    if there are any.
+    """Run the protocol, or what is left of it after a stop.
+
+    Every epoch shows the error on held-out images, if there are any.
     """
     with Progress() as progress:
         task = progress.add_task(f"seed {seed}", total=protocol.sparse_epochs)
@@ -72,7 +73,8 @@ def train_sparse(run: Run, protocol: SparseTraining, data: Images) -> dict[str, 
     generator.set_state(run.randomness)
     batches = torch.randperm(len(data.x), generator=generator).split(protocol.batch_size)
     part = round(len(batches) / protocol.shrinks_per_epoch)  # steps from one shrinking to the next
-    total, started = torch.zeros(()), time.process_time()
+    total = torch.zeros(())
+    started = time.process_time()
     run.model.train()
     for number, rows in enumerate(batches, start=1):
         epochs = len(run.history) + (number - 1) / len(batches)
@@ -149,9 +151,7 @@ def describe(epoch: dict[str, Any]) -> str:
 
 
 def results(run: Run, data: Images) -> dict[str, Any]:
-    """The figures of a finished run; the model is pruned. Compression is None if no weight is
-    left.
-    """
+    """Prune the model and measure it. Compression is None if no weight is left."""
     before = error(run.model, data)
     dn.prune(run.model)
     smaller, report = dn.compress(run.model)
