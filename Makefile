@@ -32,7 +32,7 @@ docs: .venv/docs-ready
 # Runs what has no record yet, hours of it from nothing; then tables, figures and their pages in the documentation.
 reproduce: .venv/ready
 	$(BIN)/dpvd reproduce all --jobs $(JOBS)
-	$(BIN)/python -m benchmarks.reproduction_page
+	$(BIN)/python -m reproduction.page
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.run
 	$(BIN)/python -m benchmarks.page

@@ -1,5 +1,4 @@
-"""DP-SGD written out for one network, two dense layers with a ReLU between: how fast any engine
-could be.
+"""DP-SGD written out for two dense layers with a ReLU between: how fast any engine could be.
 
 No module is observed, no model looked at, nothing checked but that all norms are finite. What
 dpvd's step takes more is the price of taking any model.
@@ -15,22 +14,19 @@ from dpvd.mechanisms import SystemBits, noise_on_grid, release_sums
 
 __all__ = ["by_hand", "is_written_out"]
 
-CLIP_NORM, NOISE_MULTIPLIER = 1.0, 1.0
+CLIP_NORM = 1.0
+NOISE_MULTIPLIER = 1.0
 
 
 def is_written_out(work: Workload) -> bool:
     """Whether the network of a workload is the one that is written out here."""
-    return [type(layer) for layer in work.miniature.network().children()] == [
-        nn.Linear,
-        nn.ReLU,
-        nn.Linear,
-    ]
+    layers = work.miniature.network().children()
+    kinds = [type(layer) for layer in layers]
+    return kinds == [nn.Linear, nn.ReLU, nn.Linear]
 
 
 def by_hand(work: Workload) -> Step:
-    """One weighted product for each weight, then noise and the parameters in one pass, as dpvd does
-    it.
-    """
+    """One weighted product for each weight, then noise and update in one pass, as dpvd does."""
     w1, b1, w2, b2 = work.network().parameters()
     x, y = work.data()
     bits = SystemBits()

@@ -1,10 +1,10 @@
 """One system in a process of its own: prints what was measured as JSON.
 
-    python -m benchmarks.child turns mnist-mlp dpsgd
+    python -m benchmarks.child serve mnist-mlp dpsgd
     python -m benchmarks.child peak mnist-mlp dpsgd
     python -m benchmarks.child shares mnist-mlp dpsgd
 
-``turns`` reads numbers, line by line, and takes so many steps each time; the answer has a line of
+``serve`` reads numbers, line by line, and takes so many steps each time; the answer has a line of
 its own.
 
 Systems come from ``--module``: any module whose ``SYSTEMS`` says how to build them, in whatever
@@ -29,7 +29,7 @@ __all__ = ["main", "measure"]
 
 
 def measure(arguments: list[str]) -> Any:
-    """What the command line asks for: turns to be taken, a peak in MB, or shares."""
+    """What the command line asks for: steps to be taken, a peak in MB, or shares."""
     options = _parser().parse_args(arguments)
     if options.threads:
         torch.set_num_threads(options.threads)
@@ -37,11 +37,10 @@ def measure(arguments: list[str]) -> Any:
     work = workload(options.workload)
     if options.what == "peak":
         return peak_mb(make, work)
-    return (
-        turns(make(work), options.clock)
-        if options.what == "turns"
-        else shares(make(work), options.rounds)
-    )
+    step = make(work)
+    if options.what == "shares":
+        return shares(step, options.rounds)
+    return turns(step, options.clock)
 
 
 def main() -> int:
@@ -60,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["turns", "peak", "shares"])
+    parser.add_argument("what", choices=["serve", "peak", "shares"])
     parser.add_argument("workload")
     parser.add_argument("system")
     parser.add_argument("--module", default="benchmarks.systems")

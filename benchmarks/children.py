@@ -11,15 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
-__all__ = ["ANSWER", "ROOT", "NoResult", "Taking", "child"]
+__all__ = ["ANSWER", "ROOT", "NoResult", "StepServer", "child"]
 
 ROOT = Path(__file__).parents[1]
 LONGEST_REASON = 160
 PAUSE = 0.03  # seconds before a turn: threads of the one before still spin for some milliseconds
 ANSWER = "answer:"
-"""Begins the lines that ``benchmarks.child turns`` answers with: libraries may print what they
-like.
-"""
+"""Begins the answers of ``benchmarks.child serve``: libraries may print what they like."""
 
 
 class NoResult(Exception):
@@ -48,12 +46,13 @@ def child(*arguments: object, python: Path | None = None, timeout: float = 900.0
     return json.loads(done.stdout.splitlines()[-1])
 
 
-class Taking:
-    """A system that takes turns in a process of its own: memory that others use and give back does
-    not change it.
+class StepServer:
+    """A system in a process of its own, which takes steps when asked.
+
+    Memory that other systems use and give back does not change its times.
 
     Args:
-        arguments: of ``python -m benchmarks.child turns``.
+        arguments: of ``python -m benchmarks.child serve``.
         python: the interpreter; this one if None.
         timeout: seconds after which the process is ended.
     """
@@ -63,7 +62,7 @@ class Taking:
     ) -> None:
         self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115  # closed at the end
         self._process = subprocess.Popen(
-            _command(("turns", *arguments), python),
+            _command(("serve", *arguments), python),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -91,7 +90,8 @@ class Taking:
         time.sleep(PAUSE)
         with contextlib.suppress(BrokenPipeError):  # the reason is found when there is no answer
             print(repeats, file=self._process.stdin, flush=True)
-        return float(self._answer())
+        answer = self._answer()
+        return float(answer)
 
     def end(self) -> None:
         self._timer.cancel()
@@ -111,7 +111,9 @@ class Taking:
 
 
 def _command(arguments: tuple[object, ...], python: Path | None) -> list[str]:
-    return [str(python or sys.executable), "-m", "benchmarks.child", *map(str, arguments)]
+    interpreter = str(python or sys.executable)
+    words = [str(argument) for argument in arguments]
+    return [interpreter, "-m", "benchmarks.child", *words]
 
 
 def _reason(code: int, errors: str) -> str:

@@ -26,48 +26,64 @@ LABELS = {
 }
 """Systems in the order in which they are drawn, and their names there."""
 
-_ORDINARY, _OURS = ("plain-channels-last", "by-hand", "sparse"), ("dpsgd", "dpvd", "sparse-private")
-_ROW, _PANEL = 0.27, 0.75  # inches: a bar, and what a panel needs beside its bars
-_LOWEST, _ROOM = 0.3, 2.6  # left end of the axis; room on its right for numbers, as a factor
+_ORDINARY = ("plain-channels-last", "by-hand", "sparse")
+_OURS = ("dpsgd", "dpvd", "sparse-private")
+_ROW = 0.27  # inches of a bar
+_PANEL = 0.75  # inches that a panel needs beside its bars
+_LOWEST = 0.3  # left end of the axis
+_ROOM = 2.6  # on its right, for numbers, as a factor
 
 
 def ratio_bars(results: Results) -> Figure:
-    """Time over that of the plain step, by workload: bars from 1 on a logarithmic axis, quartiles
-    as lines.
-    """
+    """Time over that of the plain step, by workload: bars from 1, quartiles as lines."""
     works = results["workloads"]
-    rows = {name: [s for s in LABELS if s in work["systems"]] for name, work in works.items()}
-    heights = [len(found) * _ROW + _PANEL for found in rows.values()]
-    highest = max(e.get("ratio", 1.0) for work in works.values() for e in work["systems"].values())
+    heights = []
+    ratios = [1.0]
+    for work in works.values():
+        heights.append(len(_drawn_systems(work)) * _ROW + _PANEL)
+        ratios += [found.get("ratio", 1.0) for found in work["systems"].values()]
     with matplotlib.rc_context(FIGURE_STYLE):
         figure = Figure(figsize=(7.0, sum(heights) + 0.3))
-        panels = figure.subplots(len(works), 1, sharex=True, squeeze=False, height_ratios=heights)[
-            :, 0
-        ]
+        grid = figure.subplots(len(works), 1, sharex=True, squeeze=False, height_ratios=heights)
+        panels = grid[:, 0]
         for axes, (name, work) in zip(panels, works.items(), strict=True):
-            for place, system in enumerate(rows[name]):
-                _bar(axes, place, system, work["systems"][system])
-            axes.set_title(
-                f"{name}, batch {work['batch']}: plain step {work['systems']['plain']['ms']:.3g} ms"
-            )
-            axes.set_yticks(range(len(rows[name])), [LABELS[system] for system in rows[name]])
-            axes.set_ylim(len(rows[name]) - 0.4, -0.6)
-            axes.axvline(1, color=PALETTE["ink"], linewidth=1)
-            axes.grid(False, axis="y")
-            axes.tick_params(axis="y", length=0, labelcolor=PALETTE["ink"])
-        _log_axis(panels[-1], highest)
+            _bars(axes, name, work)
+        _log_axis(panels[-1], max(ratios))
         panels[-1].set_xlabel("times the plain PyTorch step (logarithmic)")
     return figure
 
 
+def _drawn_systems(work: Results) -> list[str]:
+    return [system for system in LABELS if system in work["systems"]]
+
+
+def _bars(axes: Axes, name: str, work: Results) -> None:
+    """The panel of one workload."""
+    systems = _drawn_systems(work)
+    for place, system in enumerate(systems):
+        _bar(axes, place, system, work["systems"][system])
+    plain_ms = work["systems"]["plain"]["ms"]
+    axes.set_title(f"{name}, batch {work['batch']}: plain step {plain_ms:.3g} ms")
+    axes.set_yticks(range(len(systems)), [LABELS[system] for system in systems])
+    axes.set_ylim(len(systems) - 0.4, -0.6)
+    axes.axvline(1, color=PALETTE["ink"], linewidth=1)
+    axes.grid(False, axis="y")
+    axes.tick_params(axis="y", length=0, labelcolor=PALETTE["ink"])
+
+
 def _bar(axes: Axes, place: int, system: str, found: Results) -> None:
-    colour = PALETTE["muted" if system in _ORDINARY else "blue" if system in _OURS else "vermilion"]
+    colour = PALETTE["vermilion"]
+    if system in _ORDINARY:
+        colour = PALETTE["muted"]
+    elif system in _OURS:
+        colour = PALETTE["blue"]
     if "failed" in found:
         axes.text(
             1.05, place, "no result (see below)", va="center", color=PALETTE["muted"], fontsize=8
         )
         return
-    ratio, (low, high) = found["ratio"], found["ratio_quartiles"]
+    ratio = found["ratio"]
+    low, high = found["ratio_quartiles"]
     axes.barh(place, ratio - 1, left=1, height=0.62, color=colour)
     axes.hlines(place, low, high, color=PALETTE["ink"], linewidth=1)
     axes.text(

@@ -27,7 +27,9 @@ from dpvd.nn import variational
 from dpvd.plan import PrivacyPlan
 from dpvd.training import Recipe, fit
 
-BATCH, EPSILON, DELTA = 600, 1.0, 1e-5
+BATCH = 600
+EPSILON = 1.0
+DELTA = 1e-5
 EVALUATIONS = 20
 LEARNING_RATE = 0.1
 KL_WEIGHT = 0.01
@@ -36,7 +38,11 @@ Images = tuple[Tensor, Tensor]
 
 
 def network() -> nn.Sequential:
-    return nn.Sequential(nn.Linear(784, 1000), nn.ReLU(), nn.Linear(1000, 10))
+    return nn.Sequential(
+        nn.Linear(784, 1000),
+        nn.ReLU(),
+        nn.Linear(1000, 10),
+    )
 
 
 def private_run(train: Images, test: Images, plan: PrivacyPlan) -> float:
@@ -45,8 +51,11 @@ def private_run(train: Images, test: Images, plan: PrivacyPlan) -> float:
     recipe = Recipe(learning_rate=LEARNING_RATE, kl_weight=KL_WEIGHT)
 
     def evaluate(trained: nn.Module) -> dict[str, float]:
+        x, y = test
         with torch.no_grad():
-            return {"accuracy": float((trained(test[0]).argmax(1) == test[1]).float().mean())}
+            predicted = trained(x).argmax(1)
+        right = (predicted == y).float()
+        return {"accuracy": right.mean().item()}
 
     with tempfile.TemporaryDirectory() as folder:
         started = time.perf_counter()
@@ -65,9 +74,11 @@ def private_run(train: Images, test: Images, plan: PrivacyPlan) -> float:
 
 def plain_steps(train: Images, steps: int) -> float:
     """Seconds of the same number of ordinary steps."""
-    model, (x, y) = network(), train
+    model = network()
+    x, y = train
     optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
-    started, taken = time.perf_counter(), 0
+    taken = 0
+    started = time.perf_counter()
     while taken < steps:
         for rows in torch.randperm(len(x)).split(BATCH)[: steps - taken]:
             optimizer.zero_grad()
@@ -75,6 +86,21 @@ def plain_steps(train: Images, steps: int) -> float:
             optimizer.step()
             taken += 1
     return time.perf_counter() - started
+
+
+def images(folder: Path) -> tuple[Images, Images]:
+    """The training and the test images of MNIST, from 0 to 1, with their labels."""
+    data = load_mnist(folder)
+    train_x = data.train_x.float().flatten(1) / 255
+    test_x = data.test_x.float().flatten(1) / 255
+    return (train_x, data.train_y), (test_x, data.test_y)
+
+
+def plan_for(examples: int, steps: int) -> PrivacyPlan:
+    """The paper's clipping, with the noise of this package for ε = 1."""
+    clipping = Clipping("per-layer", clip_norm=2.0)
+    plan = PrivacyPlan(examples, BATCH, steps=steps, clipping=clipping)
+    return plan.calibrate(EPSILON, DELTA)
 
 
 def main() -> None:
@@ -86,16 +112,10 @@ def main() -> None:
     parser.add_argument("--data-dir", type=Path, required=True, help="where the folder mnist is")
     parser.add_argument("--output", type=Path, help="write the figures here as well")
     options = parser.parse_args()
-    data = load_mnist(options.data_dir)
-    train, test = (
-        (x.float().flatten(1) / 255, y)
-        for x, y in ((data.train_x, data.train_y), (data.test_x, data.test_y))
-    )
-    steps = options.epochs * len(train[0]) // BATCH
-    plan = PrivacyPlan(
-        len(train[0]), BATCH, steps=steps, clipping=Clipping("per-layer", clip_norm=2.0)
-    )
-    plan = plan.calibrate(EPSILON, DELTA)
+    train, test = images(options.data_dir)
+    examples = len(train[0])
+    steps = options.epochs * examples // BATCH
+    plan = plan_for(examples, steps)
     runs: dict[str, Callable[[], float]] = {
         "plain steps": lambda: plain_steps(train, steps),
         "private run": lambda: private_run(train, test, plan),

@@ -49,7 +49,8 @@ def interpreter(peer: Peer) -> Path:
     if not peer.requirements:
         return Path(sys.executable)
     folder = HOME / peer.name
-    python, ready = folder / "bin" / "python", folder / "ready.json"
+    python = folder / "bin" / "python"
+    ready = folder / "ready.json"
     wanted = json.dumps(peer.requirements)
     if not (ready.exists() and ready.read_text() == wanted):
         venv.create(folder)

@@ -12,17 +12,14 @@ from benchmarks.workloads import Step, Workload
 __all__ = ["limit_memory", "peak_mb"]
 
 STEPS = 3
-_STATUS, _CLEAR, _INFO = (
-    Path("/proc/self/status"),
-    Path("/proc/self/clear_refs"),
-    Path("/proc/meminfo"),
-)
+_STATUS = Path("/proc/self/status")
+_CLEAR = Path("/proc/self/clear_refs")
+_INFO = Path("/proc/meminfo")
 _RESET_PEAK = "5"  # proc(5): reset the peak resident set size to the present one
 
 
 def peak_mb(make: Callable[[Workload], Step], work: Workload) -> float:
-    """How far resident memory rises above what it was before the model and its batch were made, in
-    MB (10⁶ bytes).
+    """How far resident memory rises while a model and its batch are made and trained, in 10⁶ bytes.
 
     A miniature of the workload takes a step first, so that libraries which are loaded on first use
     do not count. The kernel's high-water mark is then reset; it sees every page, also of
@@ -48,12 +45,15 @@ def peak_mb(make: Callable[[Workload], Step], work: Workload) -> float:
 def limit_memory(share: float = 0.9) -> None:
     """Let allocations beyond this share of the free memory fail, instead of the machine."""
     with contextlib.suppress(OSError):
-        limit = int(share * _kilobytes(_INFO, "MemAvailable") * 1024)
+        free = 1024 * _kilobytes(_INFO, "MemAvailable")
+        limit = int(share * free)
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 
 def _kilobytes(file: Path, field: str) -> int:
     for line in file.read_text().splitlines():
-        if line.startswith(field + ":"):
-            return int(line.split()[1])
+        name, _, value = line.partition(":")
+        if name == field:
+            kilobytes, *_ = value.split()
+            return int(kilobytes)
     raise OSError(f"{file} has no {field} on {sys.platform}")

@@ -11,7 +11,8 @@ from torch.nn import functional as F
 
 __all__ = ["CASES", "Case", "FirstOutput", "loss"]
 
-BATCH, WORDS = 7, 11
+BATCH = 7
+WORDS = 11
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ class Case:
 
 def loss(model: nn.Module, x: Tensor) -> Tensor:
     """One value per example: [B]."""
-    return F.softplus(model(x).flatten(1)).sum(1)
+    outputs = model(x).flatten(1)
+    return F.softplus(outputs).sum(1)
 
 
 class FirstOutput(nn.Module):
@@ -59,7 +61,8 @@ class FirstOutput(nn.Module):
         self.layer = layer
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(x)[0]
+        first, *_ = self.layer(x)
+        return first
 
 
 class SelfAttention(FirstOutput):
@@ -83,7 +86,8 @@ class Reused(nn.Module):
         self.layer = nn.Linear(5, 5)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layer(torch.tanh(self.layer(x)))
+        hidden = torch.tanh(self.layer(x))
+        return self.layer(hidden)
 
 
 class Tied(nn.Module):
@@ -91,11 +95,14 @@ class Tied(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table, self.last = nn.Embedding(WORDS, 6), nn.Linear(6, WORDS, bias=False)
+        self.table = nn.Embedding(WORDS, 6)
+        self.last = nn.Linear(6, WORDS, bias=False)
         self.last.weight = self.table.weight
 
     def forward(self, words: Tensor) -> Tensor:
-        return self.last(torch.tanh(self.table(words)).mean(1))
+        rows = torch.tanh(self.table(words))
+        mean = rows.mean(1)
+        return self.last(mean)
 
 
 def _after_linear(layer: nn.Module) -> nn.Module:

@@ -13,13 +13,13 @@ LEARNING_RATE = 0.01
 
 def plain(work: Workload) -> Step:
     """Eager SGD: zero_grad, backward, step."""
-    return _sgd(work.network(), *work.data())
+    model = work.network()
+    x, y = work.data()
+    return _sgd(model, x, y)
 
 
 def plain_channels_last(work: Workload) -> Step:
-    """The same with the channels of images last in memory, which oneDNN's convolutions like
-    better.
-    """
+    """The same with the channels of images last in memory, which oneDNN prefers."""
     x, y = work.data()
     return _sgd(
         work.network().to(memory_format=torch.channels_last),

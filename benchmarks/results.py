@@ -55,7 +55,8 @@ def circumstances(clock: Clock, threads: int) -> Results:
 
 def entry(times: Times, system: str, baselines: tuple[str, ...]) -> Results:
     """A system's figures, from its milliseconds and the baselines' in the same rounds."""
-    own, ratio = spread(times[system]), ratios(times, "plain")[system]
+    own = spread(times[system])
+    ratio = ratios(times, "plain")[system]
     return {
         "ms": own.median,
         "ms_quartiles": [own.low, own.high],
@@ -74,10 +75,10 @@ def load(path: Path) -> Results:
 
 def save(path: Path, results: Results) -> None:
     """Write the figures; they are rounded to what was measured."""
+    rounded = _rounded(results)
+    text = json.dumps(rounded, indent=1, ensure_ascii=False)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        json.dumps(_rounded(results), indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    path.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _rounded(value: Any) -> Any:
@@ -85,18 +86,16 @@ def _rounded(value: Any) -> Any:
         return {name: _rounded(part) for name, part in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(part) for part in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
+    if isinstance(value, float):
+        return float(f"{value:.4g}")
+    return value
 
 
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
-    names = (
-        [
-            line.split(":", 1)[1]
-            for line in info.read_text().splitlines()
-            if line.startswith("model name")
-        ]
-        if (info.exists())
-        else []
-    )
-    return names[0].strip() if names else platform.processor()
+    if info.exists():
+        for line in info.read_text().splitlines():
+            if line.startswith("model name"):
+                _, name = line.split(":", 1)
+                return name.strip()
+    return platform.processor()

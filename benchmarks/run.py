@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
-from benchmarks.children import NoResult, Taking, child
+from benchmarks.children import NoResult, StepServer, child
 from benchmarks.environments import PEERS, Peer, installed, interpreter
 from benchmarks.growth import GROWTH, Growth
 from benchmarks.results import LATEST, QUICK, Results, Times, circumstances, entry, load, save
@@ -115,14 +115,12 @@ def growth(what: Growth, settings: Settings) -> Results:
 def main(arguments: list[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     standard = FAST if options.quick else FULL
-    settings = Settings(
-        options.rounds or standard.rounds,
-        options.seconds or standard.seconds,
-        standard.peaks,
-        standard.profiled,
-        standard.runs,
-        options.clock,
-        options.threads,
+    settings = replace(
+        standard,
+        rounds=options.rounds or standard.rounds,
+        seconds=options.seconds or standard.seconds,
+        clock=options.clock,
+        threads=options.threads,
     )
     output = options.output or (QUICK if options.quick else LATEST)
     results = (
@@ -166,7 +164,8 @@ def _times(
     """Of several interleaved runs, one after the other, with new processes for each."""
     total: Times = {system: [] for system in systems}
     for _ in range(settings.runs):
-        for system, ms in _interleaved(settings, name, systems, more, python).items():
+        times = _interleaved(settings, name, systems, more, python)
+        for system, ms in times.items():
             total[system] += ms
     return total
 
@@ -179,15 +178,16 @@ def _interleaved(
     python: Path | None,
 ) -> Times:
     options = (*more, "--clock", settings.clock, "--threads", settings.threads)
-    takers = {system: Taking(name, system, *options, python=python) for system in systems}
-    rounds, seconds = math.ceil(settings.rounds / settings.runs), settings.seconds / settings.runs
+    servers = {system: StepServer(name, system, *options, python=python) for system in systems}
+    rounds = math.ceil(settings.rounds / settings.runs)
+    seconds = settings.seconds / settings.runs
     try:
-        for taker in takers.values():
-            taker.wait_until_ready()
-        return interleaved(takers, rounds=rounds, seconds=seconds)
+        for server in servers.values():
+            server.wait_until_ready()
+        return interleaved(servers, rounds=rounds, seconds=seconds)
     finally:
-        for taker in takers.values():
-            taker.end()
+        for server in servers.values():
+            server.end()
 
 
 def _peak(

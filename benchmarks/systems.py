@@ -23,12 +23,15 @@ KL_WEIGHT = 0.01  # that of ``dpvd train`` after its warm-up
 
 def dpsgd(work: Workload) -> Step:
     """Private SGD on the ordinary network."""
-    return _private(work, work.network())
+    model = work.network()
+    return _private(work, model)
 
 
 def dpvd(work: Workload) -> Step:
     """Algorithm 1: noise on the weights that follows the privacy noise, and a prior."""
-    return _private(work, variational(work.network(), rates="layer", learned=False), KL_WEIGHT)
+    plain_model = work.network()
+    model = variational(plain_model, rates="layer", learned=False)
+    return _private(work, model, KL_WEIGHT)
 
 
 def sparse(work: Workload) -> Step:
@@ -48,7 +51,8 @@ def sparse(work: Workload) -> Step:
 
 def sparse_private(work: Workload) -> Step:
     """The same, privately."""
-    return _private(work, variational(work.network()), 1.0)
+    model = variational(work.network())
+    return _private(work, model, kl_weight=1.0)
 
 
 SYSTEMS: dict[str, Callable[[Workload], Step]] = {
@@ -63,18 +67,14 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 
 def applies(system: str, work: Workload) -> bool:
-    """Whether a system says anything on a workload: the order of channels needs images, our own
-    hand one network.
-    """
+    """Whether a system can take a workload: channels_last needs images, by-hand one network."""
     if system == "by-hand":
         return is_written_out(work)
     return system != "plain-channels-last" or len(work.shape) == 3
 
 
 def _private(work: Workload, model: nn.Module, kl_weight: float | None = None) -> Step:
-    """A private step with noise from the system's cryptographic source, which is the plan's
-    default.
-    """
+    """A private step with noise from the system's cryptographic source, the plan's default."""
     plan = PrivacyPlan(
         examples=BATCHES_PER_EPOCH * work.batch,
         batch_size=work.batch,

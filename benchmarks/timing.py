@@ -16,7 +16,9 @@ Turn = Callable[[int], float]
 
 WARM_UP = 3  # steps: the first chooses engines and allocates, the next fill caches
 FEWEST_ROUNDS = 3
-SHORT_TURN_MS, LONG_TURN_MS = 20.0, 500.0
+SHORT_TURN_MS = 20.0
+LONG_TURN_MS = 500.0
+LEAST_MS = 1e-3
 
 
 class Clock(StrEnum):
@@ -51,19 +53,21 @@ def spread(values: Sequence[float]) -> Spread:
     Spread(median=3.0, low=2.0, high=4.0)
     """
     if len(values) == 1:
-        return Spread(values[0], values[0], values[0])
+        (only,) = values
+        return Spread(only, only, only)
     low, median, high = statistics.quantiles(values, n=4, method="inclusive")
     return Spread(median, low, high)
 
 
 def ratios(times: Mapping[str, Sequence[float]], baseline: str) -> dict[str, Spread]:
-    """Every system's time over the baseline's *in the same round*; median and quartiles over the
-    rounds.
-    """
-    return {
-        name: spread([own / base for own, base in zip(values, times[baseline], strict=True)])
-        for name, values in times.items()
-    }
+    """Median and quartiles of every system's time over the baseline's *in the same round*."""
+    found = {}
+    for name, values in times.items():
+        in_rounds = []
+        for own, base in zip(values, times[baseline], strict=True):
+            in_rounds.append(own / base)
+        found[name] = spread(in_rounds)
+    return found
 
 
 def turns(step: Step, clock: Clock = Clock.WALL) -> Turn:
@@ -110,7 +114,10 @@ def interleaved(
 
 def _repeats(alone: Mapping[str, float]) -> dict[str, int]:
     """How many steps each system takes in a turn, from the milliseconds of one of them."""
-    common = math.ceil(SHORT_TURN_MS / max(min(alone.values()), 1e-3))
-    return {
-        name: max(1, min(common, int(LONG_TURN_MS / max(ms, 1e-3)))) for name, ms in alone.items()
-    }
+    fastest = max(min(alone.values()), LEAST_MS)
+    common = math.ceil(SHORT_TURN_MS / fastest)
+    repeats = {}
+    for name, ms in alone.items():
+        most = int(LONG_TURN_MS / max(ms, LEAST_MS))
+        repeats[name] = max(1, min(common, most))
+    return repeats

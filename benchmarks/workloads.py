@@ -48,8 +48,10 @@ class Workload:
     def data(self) -> tuple[Tensor, Tensor]:
         """Inputs [batch, *shape] and labels [batch], the same in every process."""
         generator = torch.Generator().manual_seed(0)
-        x = torch.randn(self.batch, *self.shape, generator=generator)
-        return x, torch.randint(CLASSES, (self.batch,), generator=generator)
+        size = (self.batch, *self.shape)
+        x = torch.randn(size, generator=generator)
+        y = torch.randint(CLASSES, (self.batch,), generator=generator)
+        return x, y
 
 
 class LastStep(nn.Module):
@@ -119,8 +121,9 @@ WORKLOADS = {
 
 
 def workload(name: str) -> Workload:
-    """A workload by name, its miniature (``cnn/miniature``), or a dense network and batch:
-    ``784-1000-10@600``.
+    """A workload by name, its miniature, or a dense network and batch.
+
+    Such as ``cnn``, ``cnn/miniature`` and ``784-1000-10@600``.
 
     Raises:
         ValueError: for any other text.
@@ -129,8 +132,10 @@ def workload(name: str) -> Workload:
     64
     """
     whole, _, part = name.partition("/")
-    if whole in WORKLOADS and part in ("", "miniature"):
-        return WORKLOADS[whole].miniature if part else WORKLOADS[whole]
+    if whole in WORKLOADS and part == "":
+        return WORKLOADS[whole]
+    if whole in WORKLOADS and part == "miniature":
+        return WORKLOADS[whole].miniature
     if not re.fullmatch(r"\d+(-\d+)*-10@\d+", name):
         raise ValueError(
             f"no workload {name!r}: name one of {', '.join(WORKLOADS)}, or write 784-1000-10@600"

@@ -26,9 +26,11 @@ def hooks(model: nn.Module, x: Tensor, batch_first: bool) -> Tensor:
     """From gradients that Opacus' hooks have formed for every example."""
     wrapped = GradSampleModule(model, batch_first=batch_first, loss_reduction="sum")
     loss(wrapped, x).sum().backward()
-    return torch.stack([p.grad_sample.flatten(1).norm(dim=1) for p in model.parameters()]).norm(
-        dim=0
-    )
+    norms = []
+    for parameter in model.parameters():
+        gradients = parameter.grad_sample.flatten(1)
+        norms.append(gradients.norm(dim=1))
+    return torch.stack(norms).norm(dim=0)
 
 
 def ghost(model: nn.Module, x: Tensor, batch_first: bool) -> Tensor:

@@ -74,4 +74,5 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 def _accepted(work: Workload) -> nn.Module:
     """The network with Opacus' own layers where it does not take torch's (LSTM)."""
-    return ModuleValidator.fix(work.network())
+    model = work.network()
+    return ModuleValidator.fix(model)

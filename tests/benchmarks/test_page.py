@@ -17,9 +17,24 @@ def test_the_page_has_every_figure_and_every_failure() -> None:
     results["workloads"]["cnn"]["systems"]["dpvd"] |= {"ratio": 1.234, "peak_mb": 17.0}
     text = page(results)
     assert "| dpvd: Algorithm 1 | 2 | 1.23 (0.90 to 1.10) | 17 | 1.70 |" in text
-    assert "| cnn | dpvd: Algorithm 1 | time to plain PyTorch | 1.23 | 1.15 | **no** |" in text
+    assert (
+        "| cnn | dpvd: Algorithm 1 | time to plain PyTorch | 1.23 | 1.15 | **OVER LIMIT** |" in text
+    )
     assert "- Opacus, ghost, lstm: MemoryError: 20 GB" in text
+    assert "29 of 30 limits met" not in text  # time and memory of one system are over theirs
+    assert "28 of 30 limits met" in text
     assert "2026-01-02, abacus, 2 cores, 2 torch threads, elapsed time" in text
+
+
+def test_the_answer_and_one_table_come_first() -> None:
+    results = good_results()
+    works = results["workloads"]
+    works["cnn"]["systems"]["dpvd"] |= {"ratio": 1.234, "peak_mb": 17.0}
+    works["cnn"]["systems"]["opacus-ghost"] = works["cnn"]["systems"]["dpsgd"] | {"ratio": 2.5}
+    works["cnn"]["systems"]["jax-privacy"] = {"failed": "MemoryError"}
+    first_screen = page(results).split("\n## ")[0]
+    assert "1.00 (`digits-mlp`) to 1.23 (`cnn`) times with Algorithm 1" in first_screen
+    assert "| cnn | 1.00, 1.00 | 1.23, 1.70 | 2.50, 1.00 | no result | no result |" in first_screen
 
 
 def test_figures_are_drawn_also_where_there_is_no_result(tmp_path: Path) -> None:

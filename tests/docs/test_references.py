@@ -16,7 +16,7 @@ LINKS = [(page, target) for page in PAGES for target in links(page)]
 TESTS = sorted(
     {name for page in PAGES for name in re.findall(r"`(tests/[\w/]+\.py::[\w:]+)`", prose(page))}
 )
-FOLDERS = r"`((?:src|tests|docs|tools)/[\w/.-]+)`"
+FOLDERS = r"`((?:src|tests|docs|tools|examples|benchmarks|reproduction)/[\w/.-]+)`"
 PATHS = sorted({(page, name) for page in PAGES for name in re.findall(FOLDERS, prose(page))})
 MODULES = sorted(
     {name for page in PAGES for name in re.findall(r"`([a-z]+/[a-z_/]+\.py)`", prose(page))}
@@ -75,9 +75,7 @@ def test_named_files_exist(page: Path, path: str) -> None:
     assert (ROOT / path).exists(), f"{ident(page)} names {path}, which does not exist"
 
 
-@pytest.mark.parametrize(
-    "module", [name for name in MODULES if not name.startswith(("tests/", "src/", "tools/"))]
-)
+@pytest.mark.parametrize("module", [name for name in MODULES if not re.match(FOLDERS, f"`{name}`")])
 def test_named_modules_exist(module: str) -> None:
     assert (ROOT / "src" / "dpvd" / module).is_file()
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 from dpvd.data import Dataset, load
-from dpvd.experiments import Protocol, Record, Spec, Variant
+from dpvd.experiments import ExperimentProtocol, ExperimentResult, Spec, Variant
 from dpvd.experiments.catalogue import make_spec
 
-TINY = Protocol(
+TINY = ExperimentProtocol(
     "tiny",
     "digits",
     epochs=1,
@@ -34,9 +34,9 @@ def spec(**changes: Any) -> Spec:
     return replace(make_spec(TINY, "DPVD-zCDP", Variant.AS_PRINTED, 1.0, 0), **changes)
 
 
-def made_up(of: Spec, accuracy: float) -> Record:
+def made_up(of: Spec, accuracy: float) -> ExperimentResult:
     """A record as a run would leave it, with an accuracy of the test's choosing."""
-    return Record(
+    return ExperimentResult(
         spec=of,
         curve=[[0.5, accuracy / 2], [1.0, accuracy]],
         accuracy=accuracy,

@@ -20,12 +20,13 @@ from dpvd.experiments import (
     Variant,
     write_artefacts,
 )
+from dpvd.experiments.aggregate import Results
 from dpvd.experiments.catalogue import cell_specs, delta_specs, sweep_specs
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import draw_all
-from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, Protocol
-from dpvd.experiments.results import Results
-from dpvd.experiments.tables import Table, as_csv, as_latex, as_markdown, table1
+from dpvd.experiments.protocols import DIGITS_100, MNIST_QUICK, ExperimentProtocol
+from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
+from dpvd.experiments.tables import table1
 from dpvd.experiments.tuning import Trial
 from dpvd.report import png_bytes, svg_bytes
 from tests.experiments.small import TINY, made_up
@@ -127,7 +128,7 @@ def test_every_claim_has_a_verdict(written: Path) -> None:
     claims = load_claims()
     assert {row["claim"] for row in sentences} >= {claim.text for claim in claims.sentences}
     assert len({row["claim"] for row in sentences}) == len(claims.sentences) + len(claims.noise)
-    for variant in ("as-printed", "tuned"):
+    for variant in ("as printed", "tuned"):
         assert (
             len([row for row in numbers if row["variant"] == variant]) == len(claims.numbers) // 2
         )  # one data set
@@ -171,7 +172,7 @@ def test_captions_tell_the_number_of_runs_the_epochs_and_the_spread(written: Pat
 
 def test_equal_records_give_equal_bytes(written: Path, tmp_path: Path) -> None:
     shutil.copytree(written / "records", tmp_path / "records")
-    shutil.copytree(written / "tuning", tmp_path / "tuning")
+    shutil.copy(written / "tuning.json", tmp_path / "tuning.json")
     write_artefacts(Folder(tmp_path), Artefacts.of(Folder(tmp_path), [TINY]))
     made = [path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()]
     assert len(made) > 20
@@ -221,12 +222,12 @@ def test_ordinary_training_alone_is_no_figure() -> None:
     assert drawn(results, DIGITS_100) == ["fig3"]
 
 
-def drawn(results: Results, protocol: Protocol) -> list[str]:
+def drawn(results: Results, protocol: ExperimentProtocol) -> list[str]:
     return [drawing.name for drawing in draw_all(results, load_claims(), [protocol])]
 
 
 def test_nothing_is_drawn_of_runs_that_are_not_there(tmp_path) -> None:
-    quick = Protocol(**{**MNIST_QUICK.__dict__, "name": "nothing"})
+    quick = ExperimentProtocol(**{**MNIST_QUICK.__dict__, "name": "nothing"})
     page = write_artefacts(Folder(tmp_path), Artefacts.of(Folder(tmp_path), [quick]))
     assert {path.name for path in (tmp_path / "figures").iterdir()} == {"fig3.png", "fig3.svg"}
     assert "0 runs" in page.read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import pytest
 from dpvd.experiments import (
     PROTOCOLS,
     Experiment,
-    Protocol,
+    ExperimentProtocol,
     Spec,
     TuningCell,
     Variant,
@@ -20,13 +20,13 @@ from dpvd.experiments.verdicts import CHECKS
 CLOSE = ("DPVD-zCDP", "SVI-zCDP", "Abadi et al.")  # between which the paper sees small differences
 
 
-def all_runs(experiment: Experiment, protocol: Protocol) -> list[Spec]:
+def all_runs(experiment: Experiment, protocol: ExperimentProtocol) -> list[Spec]:
     chosen = dict.fromkeys(tuning_cells(experiment, protocol), (0.3, 0.5))
     return runs_of(experiment, protocol, chosen)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS.values(), ids=list(PROTOCOLS))
-def test_no_run_is_asked_for_twice(protocol: Protocol) -> None:
+def test_no_run_is_asked_for_twice(protocol: ExperimentProtocol) -> None:
     runs = all_runs(Experiment.ALL, protocol)
     assert runs
     assert len({spec.hash for spec in runs}) == len(runs)

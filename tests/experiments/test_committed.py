@@ -2,7 +2,6 @@
 from them.
 """
 
-import csv
 import json
 import re
 from functools import cache
@@ -10,31 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benchmarks.reproduction_page import FOLDER, documents
+from reproduction.page import DOCS, FIGURES, FOLDER, documents
 
 from dpvd.experiments import (
     PROTOCOLS,
     Artefacts,
     Experiment,
-    Folder,
-    Record,
+    ExperimentResult,
     Results,
     Variant,
+    load_claims,
     run_spec,
     runs_of,
-    write_artefacts,
 )
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
-from dpvd.experiments.contrasts import FEWEST, assumed_spread
+from dpvd.experiments.tables import table1
+from dpvd.experiments.verdicts import FEWEST, assumed_spread
 from dpvd.plan import PrivacyPlan
-from tests.docs.markdown import ROOT
 from tests.experiments.small import digits, spec
 
 RECORDS = FOLDER.records.read_all()
 needs_records = pytest.mark.skipif(not RECORDS, reason="no records are committed yet")
 
 
-def recomputed(record: Record) -> dict[str, float]:
+def recomputed(record: ExperimentResult) -> dict[str, float]:
     """ε of the record's plan, by the accountants that the record names."""
     plan = json.dumps({**record.plan, "seed": None, "noise": "system", "tuned": []}, sort_keys=True)
     return {name: _epsilon(plan, record.spec.delta, name) for name in record.epsilons}
@@ -48,7 +46,7 @@ def _epsilon(plan: str, delta: float, accountant: str) -> float:
     return PrivacyPlan.from_dict(json.loads(plan)).epsilon(delta, accountant)
 
 
-def check(record: Record) -> None:
+def check(record: ExperimentResult) -> None:
     """Every ε is that of the plan, and the plan is that of the spec."""
     wanted = set() if record.spec.epsilon is None else {"pld", str(record.spec.accountant)}
     assert set(record.epsilons) == wanted
@@ -88,11 +86,14 @@ def test_every_committed_epsilon_is_that_of_its_plan() -> None:
 
 @needs_records
 def test_every_epsilon_in_the_table_is_within_its_budget() -> None:
-    with (FOLDER.path / "tables" / "table1.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["ε spent"] != "–"]
+    results = Results(RECORDS, FOLDER.tuning.choices())
+    table = table1(results, load_claims(), FOLDER.protocols())
+    asked = table.header.index("ε asked for")
+    spent = table.header.index("ε spent")
+    rows = [row for row in table.rows if row[spent] != "–"]
     assert rows
     for row in rows:
-        assert 0 < float(row["ε spent"]) <= float(row["ε asked for"]), row
+        assert 0 < float(row[spent]) <= float(row[asked]), row
 
 
 @needs_records
@@ -119,37 +120,36 @@ def test_every_committed_record_belongs_to_a_table_or_figure() -> None:
 
 
 @needs_records
-def test_what_is_shown_is_what_the_records_give(tmp_path: Path) -> None:
-    """Whoever changes records or their pages runs ``python -m benchmarks.reproduction_page``."""
-    artefacts = Artefacts.of(FOLDER, FOLDER.protocols())
-    write_artefacts(Folder(tmp_path), artefacts)
-    made = {
-        FOLDER.path / path.relative_to(tmp_path): path.read_bytes()
-        for path in tmp_path.rglob("*.*")
-    }
-    made |= {
-        ROOT / "docs" / name: content for name, content in documents(FOLDER, artefacts).items()
-    }
-    for path, content in made.items():
+def test_what_is_shown_is_what_the_records_give() -> None:
+    """Whoever changes records or their pages runs ``python -m reproduction.page``."""
+    made = documents(FOLDER, Artefacts.of(FOLDER, FOLDER.protocols()))
+    assert {"reproduction.md", "how-we-read-the-paper.md"} < set(made)
+    for name, content in made.items():
+        path = DOCS / name
         assert path.exists(), f"{path} is missing"
         assert essence(path, path.read_bytes()) == essence(path, content), (
             f"{path} is not what the records give"
         )
+    drawn = {path.relative_to(DOCS).as_posix() for path in (DOCS / FIGURES).iterdir()}
+    assert drawn == {name for name in made if name.startswith(FIGURES)}
 
 
 def essence(path: Path, content: bytes) -> bytes | list[str]:
-    """What must be the same: every byte, but of a figure the words only. Versions of matplotlib
-    draw differently.
-    """
-    if path.suffix == ".png":
-        return b""
+    """Every byte of a page; of a figure its words: versions of matplotlib draw differently."""
     if path.suffix == ".svg":
         return re.findall(r"<text[^>]*>([^<]*)</text>", content.decode())
-    return re.sub(rb"<svg.*?</svg>", b"", content, flags=re.DOTALL)
+    return content
+
+
+@needs_records
+def test_records_are_folded_sorted_and_rounded() -> None:
+    """Whoever adds records runs ``dpvd reproduce all --draw-only``."""
+    files = sorted((FOLDER.path / "records").glob("*.jsonl"))
+    kept = "".join(path.read_text(encoding="utf-8") for path in files)
+    assert kept == "".join(record.to_line() for record in RECORDS)
 
 
 @needs_records
 def test_what_is_committed_stays_small() -> None:
-    sizes = [path.stat().st_size for path in (FOLDER.path / "records").iterdir()]
-    assert max(sizes) < 40_000
+    assert max(len(record.to_line()) for record in RECORDS) < 10_000
     assert all(len(record.curve) <= 400 for record in RECORDS)

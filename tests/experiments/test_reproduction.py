@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from dpvd.errors import DpvdError
-from dpvd.experiments import PROTOCOLS, Experiment, Folder, RecordStore, Status, reproduce, run_spec
+from dpvd.experiments import (
+    PROTOCOLS,
+    Experiment,
+    ExperimentResult,
+    Folder,
+    ResultStore,
+    Status,
+    reproduce,
+    run_spec,
+)
 from dpvd.experiments.reproduction import _seed_by_seed
 from dpvd.experiments.workers import run_all
 from tests.experiments.small import TINY, digits, spec
@@ -30,7 +39,16 @@ def _tiny_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def state(folder: Path) -> dict[Path, tuple[bytes, int]]:
     """Every finished file, with its contents and when it was written."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.json")}
+    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.json*")}
+
+
+def results(folder: Folder) -> dict[str, ExperimentResult]:
+    """All that ran, with the seconds it took: a run that is repeated would take others."""
+    return {
+        result.hash: result
+        for store in (folder.trials, folder.records)
+        for result in store.read_all()
+    }
 
 
 def test_a_second_start_runs_nothing(tmp_path) -> None:
@@ -72,17 +90,16 @@ def test_killed_at_any_moment_it_goes_on_where_it_was(tmp_path) -> None:
         time.sleep(0.005)
     child.kill()
     assert child.wait() == KILLED
-    finished = state(tmp_path)
-    assert len(finished) >= 5
     folder = Folder(tmp_path)
-    done = len(folder.trials.read_all()) + len(folder.records.read_all())
-    assert reproduce(Experiment.FIG2, [TINY], folder) == 7 * 2 + 7 * 2 * 2 - done
-    after = state(tmp_path)
-    assert {path: after[path] for path in finished} == finished
+    finished = results(folder)
+    assert len(finished) >= 5
+    assert reproduce(Experiment.FIG2, [TINY], folder) == 7 * 2 + 7 * 2 * 2 - len(finished)
+    after = results(folder)
+    assert {name: after[name] for name in finished} == finished
 
 
 def test_the_first_seed_of_everything_comes_before_the_second(tmp_path) -> None:
-    store = RecordStore(tmp_path)
+    store = ResultStore(tmp_path)
     jobs = [(spec(hidden=hidden, seed=seed), store) for hidden in (4, 2) for seed in (1, 0)]
     ordered = [(each.seed, each.hidden) for each, _ in _seed_by_seed(jobs)]
     assert ordered == [(0, 4), (0, 2), (1, 4), (1, 2)]
@@ -90,14 +107,14 @@ def test_the_first_seed_of_everything_comes_before_the_second(tmp_path) -> None:
 
 def test_workers_write_the_records_that_one_process_would(tmp_path) -> None:
     specs = [spec(seed=seed) for seed in (0, 1)]
-    store = RecordStore(tmp_path)
+    store = ResultStore(tmp_path)
     assert {done.seed for done in run_all([(each, store) for each in specs], 2, None)} == {0, 1}
     for each in specs:
         assert store.read(each).curve == run_spec(each, digits()).curve
 
 
 def test_an_error_in_a_worker_ends_the_others_soon(tmp_path) -> None:
-    store = RecordStore(tmp_path)
+    store = ResultStore(tmp_path)
     bad, long = spec(batch_size=5000), spec(epochs=100_000.0)
     started = time.monotonic()
     with pytest.raises(DpvdError, match="batch"):
@@ -110,5 +127,5 @@ def test_a_folder_that_cannot_be_written_to_is_named(tmp_path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
     with pytest.raises(DpvdError, match="choose another --out"):
-        list(run_all([(spec(), RecordStore(blocked))], 1, None))
+        list(run_all([(spec(), ResultStore(blocked))], 1, None))
     assert os.listdir(tmp_path) == ["file"]

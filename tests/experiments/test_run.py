@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dpvd.errors import DpvdError
-from dpvd.experiments import Part, Record, RecordStore, Variant, run_spec
+from dpvd.experiments import ExperimentResult, Part, ResultStore, Variant, run_spec
 from dpvd.experiments.catalogue import make_spec
 from dpvd.experiments.prepare import hold_out, prepare
 from dpvd.plan import PrivacyPlan
@@ -16,7 +16,7 @@ from tests.experiments.small import TINY, digits, made_up, spec
 def test_a_run_can_be_repeated_and_read_back(tmp_path) -> None:
     first, second = run_spec(spec(), digits()), run_spec(spec(), digits())
     assert replace(first, seconds=0.0) == replace(second, seconds=0.0)
-    store = RecordStore(tmp_path)
+    store = ResultStore(tmp_path)
     store.write(first)
     assert store.read(spec()) == first
     assert store.read_all() == [first]
@@ -101,16 +101,16 @@ def test_the_held_out_tenth_is_not_trained_on() -> None:
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", "{}"])
-def test_damaged_records_are_refused_by_name(tmp_path, damage) -> None:
-    store = RecordStore(tmp_path)
+def test_damaged_results_are_refused_by_name(tmp_path, damage) -> None:
+    store = ResultStore(tmp_path)
     store.write(made_up(spec(), 0.5))
-    path = tmp_path / f"{spec().hash}.json"
+    (path,) = (tmp_path / "pending").iterdir()
     path.write_text(damage)
     with pytest.raises(DpvdError, match=spec().hash):
         store.read(spec())
 
 
-def test_a_record_under_a_wrong_hash_is_refused() -> None:
+def test_a_result_under_a_wrong_hash_is_refused() -> None:
     values = made_up(spec(), 0.5).to_dict() | {"hash": "0" * 64}
     with pytest.raises(DpvdError, match="hash"):
-        Record.from_dict(values)
+        ExperimentResult.from_dict(values)

@@ -7,9 +7,8 @@ import pytest
 
 from dpvd.experiments import Judgement, Results, Spec, Variant, judge, load_claims
 from dpvd.experiments.catalogue import cell_specs
-from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, Protocol
-from dpvd.experiments.summary import dropout_answer, overall, summary_table
-from dpvd.experiments.verdicts import Finding, Verdict
+from dpvd.experiments.protocols import DIGITS_100, MNIST_10, MNIST_200, ExperimentProtocol
+from dpvd.experiments.verdicts import Finding, Verdict, dropout_answer, overall, summary_table
 from tests.experiments.small import made_up
 
 YES, NO, OPEN = Verdict.REPRODUCED, Verdict.NOT_REPRODUCED, Verdict.INCONCLUSIVE
@@ -17,7 +16,7 @@ CLAIMS = load_claims()
 Accuracy = Callable[[Spec], float]
 
 
-def judged(protocol: str, variant: str, verdict: Verdict, reason: str = "so") -> Judgement:
+def judged(protocol: str, variant: Variant, verdict: Verdict, reason: str = "so") -> Judgement:
     finding = Finding(verdict, "figure", reason)
     return Judgement("Table 1", "A claim.", protocol, variant, "", finding)
 
@@ -37,15 +36,15 @@ def test_of_variants_the_better_counts_and_of_data_sets_the_worse(
     found = [
         judged(protocol, variant, verdict)
         for protocol, verdicts in (("digits-100", digits), ("mnist-200", mnist))
-        for variant, verdict in zip(("as-printed", "tuned"), verdicts, strict=True)
+        for variant, verdict in zip((Variant.AS_PRINTED, Variant.TUNED), verdicts, strict=True)
     ]
     assert overall(found) is expected
 
 
 def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> None:
-    digits = judged("digits-100", "tuned", YES)
-    missing = judged("mnist-200", "tuned", OPEN, "not run")
-    beside = judged("mnist-200", "as-printed", NO)
+    digits = judged("digits-100", Variant.TUNED, YES)
+    missing = judged("mnist-200", Variant.TUNED, OPEN, "not run")
+    beside = judged("mnist-200", Variant.AS_PRINTED, NO)
     assert overall([digits, missing]) is YES
     assert overall([digits, missing, beside]) is YES
     assert overall([missing, beside]) is NO
@@ -53,7 +52,7 @@ def test_a_data_set_that_was_not_run_does_not_count_beside_one_that_was() -> Non
     assert overall([]) is None
 
 
-def run_specs(protocol: Protocol, seeds: int) -> list[Spec]:
+def run_specs(protocol: ExperimentProtocol, seeds: int) -> list[Spec]:
     return [
         spec
         for method in ("DPVD-zCDP", "SVI-zCDP")
@@ -62,7 +61,7 @@ def run_specs(protocol: Protocol, seeds: int) -> list[Spec]:
     ]
 
 
-def runs(accuracy: Accuracy, protocol: Protocol = DIGITS_100, seeds: int = 30) -> Results:
+def runs(accuracy: Accuracy, protocol: ExperimentProtocol = DIGITS_100, seeds: int = 30) -> Results:
     return Results([made_up(spec, accuracy(spec)) for spec in run_specs(protocol, seeds)], {})
 
 
@@ -80,8 +79,8 @@ def gains(gain: float) -> Accuracy:
     [(0.02, "Yes", "+2.00 ± 0.09"), (-0.02, "No", "-2.00 ± 0.09"), (0.001, "No", "+0.10 ± 0.09")],
 )
 def test_the_answer_on_dropout_has_an_error(gain: float, answer: str, figure: str) -> None:
-    assert dropout_answer(runs(gains(gain)), [DIGITS_100]).startswith(
-        f"**Does dropout help at low ε? {answer}.** At ε = 0.1 it changes accuracy by {figure} on "
+    assert str(dropout_answer(runs(gains(gain)), [DIGITS_100])).startswith(
+        f"Does dropout help at low ε? {answer}. At ε = 0.1 it changes accuracy by {figure} on "
         "DIGITS as printed (30 pairs of runs) against the paper's method without dropout"
     )
 
@@ -89,7 +88,7 @@ def test_the_answer_on_dropout_has_an_error(gain: float, answer: str, figure: st
 def test_a_gain_on_one_data_set_is_not_one_everywhere() -> None:
     records = [made_up(spec, gains(0.02)(spec)) for spec in run_specs(DIGITS_100, 30)]
     records += [made_up(spec, 0.5) for spec in run_specs(MNIST_200, 3)]
-    assert "Not everywhere." in dropout_answer(Results(records, {}), [DIGITS_100, MNIST_200])
+    assert "Not everywhere." in dropout_answer(Results(records, {}), [DIGITS_100, MNIST_200]).short
 
 
 def test_the_answer_is_that_of_the_comparison_with_the_same_noise() -> None:
@@ -99,15 +98,15 @@ def test_the_answer_is_that_of_the_comparison_with_the_same_noise() -> None:
     ]
     better_than_svi = {"DPVD-zCDP": 0.5, "Abadi et al.": 0.5, "SVI-zCDP": 0.3}
     records = [made_up(spec, better_than_svi[spec.method]) for spec in with_abadi]
-    answer = dropout_answer(Results(records, {}), [DIGITS_100])
-    assert "? No.** At ε = 0.1 it changes accuracy by +0.00 ± 0.00 on DIGITS as printed" in answer
+    answer = str(dropout_answer(Results(records, {}), [DIGITS_100]))
+    assert "? No. At ε = 0.1 it changes accuracy by +0.00 ± 0.00 on DIGITS as printed" in answer
     assert "and by +20.00 ± 0.00 on DIGITS as printed (30 pairs of runs) against the" in answer
 
 
 def test_an_answer_from_single_runs_says_that_its_error_is_assumed() -> None:
-    answer = dropout_answer(runs(gains(0.02), MNIST_200, seeds=1), [MNIST_200])
+    answer = str(dropout_answer(runs(gains(0.02), MNIST_200, seeds=1), [MNIST_200]))
     assert "on MNIST as printed (1 pair of runs, error assumed)" in answer
-    assert "has not been run" in dropout_answer(Results([], {}), [DIGITS_100])
+    assert "has not been run" in str(dropout_answer(Results([], {}), [DIGITS_100]))
 
 
 def test_a_short_protocol_is_not_on_the_first_screen() -> None:

@@ -46,7 +46,7 @@ def test_the_best_trial_is_chosen_and_all_are_kept(tmp_path) -> None:
     assert (tuning.learning_rate, tuning.gamma, tuning.at_edge) == (0.1, 0.0, False)
     assert [trial.accuracy for trial in tuning.trials] == [0.2, 0.8, 0.5]
     assert [trial.spec for trial in tuning.trials] == [spec.hash for spec in trials(CELL, {})]
-    store = TuningStore(tmp_path)
+    store = TuningStore(tmp_path / "tuning.json")
     store.write(tuning)
     assert CELL in store
     assert store.read_all() == [tuning]
@@ -72,7 +72,7 @@ def test_a_search_goes_on_until_its_best_is_inside(best: tuple[float, float]) ->
 
 def test_a_search_that_was_decided_goes_on_from_its_scores(tmp_path) -> None:
     """Trials have no record in a fresh copy of the project; the choice holds their scores."""
-    store = TuningStore(tmp_path)
+    store = TuningStore(tmp_path / "tuning.json")
     store.write(choose(SEARCHED, searched(3.0, 0.5)))
     assert trials(SEARCHED, store.scores()) == []
 
@@ -123,15 +123,35 @@ def test_without_noise_a_rate_stays() -> None:
 
 
 def test_a_damaged_choice_is_refused_by_name(tmp_path) -> None:
-    (tmp_path / "digits-quick-x.json").write_text("{}")
-    with pytest.raises(DpvdError, match="digits-quick-x"):
-        TuningStore(tmp_path).choices()
+    (tmp_path / "tuning.json").write_text("[{}]")
+    with pytest.raises(DpvdError, match=r"tuning\.json"):
+        TuningStore(tmp_path / "tuning.json").choices()
 
 
 def test_a_choice_that_was_made_for_other_settings_is_refused(tmp_path) -> None:
     """As one for DPVD with the KL term in its gradient would be."""
     values = choose(CELL, scored(0.2, 0.8, 0.5)).to_dict()
     values["trials"][1]["spec"] = "0" * 64
-    (tmp_path / "old.json").write_text(json.dumps(values))
+    (tmp_path / "old.json").write_text(json.dumps([values]))
     with pytest.raises(DpvdError, match="trials of other settings"):
-        TuningStore(tmp_path).choices()
+        TuningStore(tmp_path / "old.json").choices()
+
+
+def test_choices_for_other_cells_stay_and_those_for_the_same_are_replaced(tmp_path) -> None:
+    store = TuningStore(tmp_path / "tuning.json")
+    store.write(choose(CELL, scored(0.2, 0.8, 0.5)), choose(SEARCHED, searched(3.0, 0.5)))
+    store.write(choose(CELL, scored(0.9, 0.8, 0.5)))
+    assert store.choices() == {CELL: (0.01, 0.0), SEARCHED: (3.0, 0.5)}
+
+
+def test_single_choices_of_earlier_versions_are_taken_over(tmp_path) -> None:
+    store = TuningStore(tmp_path / "tuning.json", earlier=tmp_path / "tuning")
+    store.write(choose(CELL, scored(0.2, 0.8, 0.5)))
+    other = choose(SEARCHED, searched(3.0, 0.5))
+    (tmp_path / "tuning").mkdir()
+    (tmp_path / "tuning" / "mnist-10-dpvd-zcdp-1.json").write_text(json.dumps(other.to_dict()))
+    before = store.read_all()
+    assert [tuning.cell for tuning in before] == [CELL, SEARCHED]
+    store.fold()
+    assert store.read_all() == before
+    assert not list((tmp_path / "tuning").iterdir())

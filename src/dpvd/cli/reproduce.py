@@ -16,8 +16,8 @@ from dpvd.experiments import (
     PROTOCOLS,
     Artefacts,
     Experiment,
+    ExperimentProtocol,
     Folder,
-    Protocol,
     Status,
     write_artefacts,
 )
@@ -106,6 +106,7 @@ def reproduce(
                 on_progress=on_progress,
             )
     with say.status("drawing"):
+        folder.fold()
         # All that the folder holds, whatever was asked for this time: what it shows depends on its
         # records alone.
         artefacts = Artefacts.of(folder, folder.protocols() or protocols)
@@ -126,7 +127,7 @@ def reproduce(
     print_line(f"{run} specs run, {artefacts.runs} records in all, page {page}")
 
 
-def _protocols(quick: bool, full: bool, dataset: str | None) -> list[Protocol]:
+def _protocols(quick: bool, full: bool, dataset: str | None) -> list[ExperimentProtocol]:
     if quick and full:
         raise DpvdError("--quick and --full are two different lengths: give one of them")
     names = QUICK if quick else FULL if full else USUAL

@@ -8,24 +8,14 @@ from pathlib import Path
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from dpvd import __version__
+from dpvd.experiments.aggregate import Results
 from dpvd.experiments.claims import load_claims
 from dpvd.experiments.figures import Drawing, draw_all
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.reproduction import Folder
-from dpvd.experiments.results import Results
-from dpvd.experiments.summary import dropout_answer, summary_table
-from dpvd.experiments.tables import (
-    BELOW,
-    Table,
-    as_csv,
-    as_latex,
-    as_markdown,
-    claims_table,
-    numbers_table,
-    table1,
-    tuning_table,
-)
-from dpvd.experiments.verdicts import Verdict, judge
+from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
+from dpvd.experiments.tables import BELOW, claims_table, numbers_table, table1, tuning_table
+from dpvd.experiments.verdicts import DropoutAnswer, Verdict, dropout_answer, judge, summary_table
 from dpvd.files import write_atomically
 from dpvd.report import inline_svg, png_bytes, svg_bytes
 
@@ -43,19 +33,19 @@ class Artefacts:
         protocols: that it shows.
         runs: how many records it is made of.
         verdicts: how many claims got each verdict.
-        answer: whether dropout helps at low ε, in a sentence.
+        answer: whether dropout helps at low ε.
         tables, drawings: in the order of the page.
     """
 
-    protocols: tuple[Protocol, ...]
+    protocols: tuple[ExperimentProtocol, ...]
     runs: int
     verdicts: dict[str, int]
-    answer: str
+    answer: DropoutAnswer
     tables: tuple[Table, ...]
     drawings: tuple[Drawing, ...]
 
     @classmethod
-    def of(cls, folder: Folder, protocols: Sequence[Protocol]) -> "Artefacts":
+    def of(cls, folder: Folder, protocols: Sequence[ExperimentProtocol]) -> "Artefacts":
         """Tables and figures of a folder's records. Cells without runs are shown as such."""
         claims = load_claims()
         results = Results(folder.records_of(protocols), folder.tuning.choices())
@@ -85,24 +75,22 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
     Guarantees: each file appears complete or not at all. Equal records give equal bytes.
     """
     for table in artefacts.tables:
-        for suffix, text in WRITERS.items():
-            write_atomically(folder.path / "tables" / f"{table.name}{suffix}", text(table).encode())
+        for suffix, as_text in WRITERS.items():
+            path = folder.path / "tables" / f"{table.name}{suffix}"
+            write_atomically(path, as_text(table).encode())
     pictures = {drawing.name: svg_bytes(drawing.figure) for drawing in artefacts.drawings}
     for drawing in artefacts.drawings:
-        for suffix, content in (
-            (".png", png_bytes(drawing.figure)),
-            (".svg", pictures[drawing.name]),
-        ):
-            write_atomically(folder.path / "figures" / f"{drawing.name}{suffix}", content)
+        path = folder.path / "figures" / drawing.name
+        write_atomically(path.with_name(f"{drawing.name}.svg"), pictures[drawing.name])
+        write_atomically(path.with_name(f"{drawing.name}.png"), png_bytes(drawing.figure))
     page = folder.path / PAGE
     write_atomically(page, _page(artefacts, pictures).encode())
     return page
 
 
 def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
-    templates = ChoiceLoader(
-        [PackageLoader(package, "") for package in ("dpvd.experiments", "dpvd.report")]
-    )
+    packages = ("dpvd.experiments", "dpvd.report")
+    templates = ChoiceLoader([PackageLoader(package, "") for package in packages])
     environment = Environment(
         loader=templates,
         autoescape=True,
@@ -110,10 +98,11 @@ def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = [
-        (d, inline_svg(pictures[d.name], d.name, f"{d.title}. {d.caption}"))
-        for d in artefacts.drawings
-    ]
+    drawn = []
+    for drawing in artefacts.drawings:
+        description = f"{drawing.title}. {drawing.caption}"
+        svg = inline_svg(pictures[drawing.name], drawing.name, description)
+        drawn.append((drawing, svg))
     return environment.get_template("reproduction.html").render(
         tables=artefacts.tables,
         drawings=drawn,
@@ -121,7 +110,7 @@ def _page(artefacts: Artefacts, pictures: Mapping[str, bytes]) -> str:
         runs=artefacts.runs,
         verdicts=[str(verdict) for verdict in Verdict],
         counts=artefacts.verdicts,
-        answer=artefacts.answer.replace("**", ""),
+        answer=artefacts.answer,
         below=BELOW,
         version=__version__,
     )

@@ -4,15 +4,20 @@ import math
 from functools import cache
 
 from dpvd.experiments.catalogue import DELTA, METHODS
-from dpvd.experiments.noise import EXAMPLES
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.noise_levels import EXAMPLES
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.plan import PrivacyPlan
 
 __all__ = ["carried_rate"]
 
 
 def carried_rate(
-    method: str, epsilon: float | None, rate: float, gamma: float, short: Protocol, long: Protocol
+    method: str,
+    epsilon: float | None,
+    rate: float,
+    gamma: float,
+    short: ExperimentProtocol,
+    long: ExperimentProtocol,
 ) -> float:
     """η₀ at which all steps of a long run leave as much noise on a weight as those of a short one.
 
@@ -35,9 +40,12 @@ def carried_rate(
     """
     if epsilon is None:
         return rate
-    noise = _multiplier(method, epsilon, short) / _multiplier(method, epsilon, long)
-    decayed = math.sqrt(_squares(short.epochs, gamma) / _squares(long.epochs, gamma))
-    return float(f"{rate * noise * decayed:.2g}")
+    noise_short = _multiplier(method, epsilon, short)
+    noise_long = _multiplier(method, epsilon, long)
+    steps_short = math.sqrt(_squares(short.epochs, gamma))
+    steps_long = math.sqrt(_squares(long.epochs, gamma))
+    carried = rate * noise_short / noise_long * steps_short / steps_long
+    return float(f"{carried:.2g}")
 
 
 def _squares(epochs: int, gamma: float) -> float:
@@ -45,7 +53,7 @@ def _squares(epochs: int, gamma: float) -> float:
 
 
 @cache
-def _multiplier(method: str, epsilon: float, protocol: Protocol) -> float:
+def _multiplier(method: str, epsilon: float, protocol: ExperimentProtocol) -> float:
     plan = PrivacyPlan(
         examples=EXAMPLES[protocol.dataset],
         batch_size=protocol.batch_size,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from dpvd.experiments.protocols import Protocol
+from dpvd.experiments.protocols import ExperimentProtocol
 from dpvd.experiments.spec import PRINTED_SCHEDULE, Spec, Variant
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName
@@ -112,7 +112,9 @@ class TuningCell:
         'digits-100-abadi-et-al-0.1'
         """
         budget = "none" if self.epsilon is None else f"{self.epsilon:g}"
-        return f"{self.protocol}-{'-'.join(self.method.lower().replace('.', '').split())}-{budget}"
+        words = self.method.lower().replace(".", "").split()
+        method = "-".join(words)
+        return f"{self.protocol}-{method}-{budget}"
 
 
 Choices = Mapping[TuningCell, tuple[float, float]]
@@ -120,7 +122,7 @@ Choices = Mapping[TuningCell, tuple[float, float]]
 
 
 def make_spec(
-    protocol: Protocol,
+    protocol: ExperimentProtocol,
     method: str,
     variant: Variant,
     epsilon: float | None,
@@ -170,7 +172,7 @@ def make_spec(
     return replace(spec, **changes)
 
 
-def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> list[Spec]:
+def runs_of(experiment: Experiment, protocol: ExperimentProtocol, choices: Choices) -> list[Spec]:
     """The runs that a table or figure is drawn from at one protocol; none twice.
 
     Edge cases: a figure that does not show the protocol's data set has none, and neither has Fig.
@@ -179,15 +181,13 @@ def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> lis
     """
     match experiment:
         case Experiment.TABLE1:
-            other_deltas = [spec for specs in delta_specs(protocol).values() for spec in specs]
-            ours = [
-                spec
-                for epsilon in BUDGETS
-                for spec in cell_specs(
+            found = _cells(protocol, METHODS, BUDGETS, choices)
+            for epsilon in BUDGETS:
+                found += cell_specs(
                     protocol, "DPVD-PLD", Variant.RECIPE, epsilon, choices, protocol.seeds
                 )
-            ]
-            found = [*_cells(protocol, METHODS, BUDGETS, choices), *ours, *other_deltas]
+            for specs in delta_specs(protocol).values():
+                found += specs
         case Experiment.FIG1 | Experiment.FIG2:
             shown = {Experiment.FIG1: "mnist", Experiment.FIG2: "digits"}[experiment]
             methods = ("DPVD-AC", "DPVD-zCDP", NP) if protocol.dataset == shown else ()
@@ -197,25 +197,31 @@ def runs_of(experiment: Experiment, protocol: Protocol, choices: Choices) -> lis
         case Experiment.FIG4:
             found = _cells(protocol, ("DPVD-AC", "DPVD-zCDP", NP), (0.1,), choices)
         case Experiment.FIG5:
-            sweeps = sweep_specs(protocol, choices).values()
-            found = [spec for points in sweeps for specs in points.values() for spec in specs]
+            found = []
+            for points in sweep_specs(protocol, choices).values():
+                for specs in points.values():
+                    found += specs
         case Experiment.ALL:
-            found = [spec for each in EXPERIMENTS for spec in runs_of(each, protocol, choices)]
+            found = []
+            for each in EXPERIMENTS:
+                found += runs_of(each, protocol, choices)
     return list(dict.fromkeys(found))
 
 
-def seeds_of(protocol: Protocol, method: str, epsilon: float | None) -> int:
+def seeds_of(protocol: ExperimentProtocol, method: str, epsilon: float | None) -> int:
     """How many runs a cell of Table 1 is the mean of."""
-    close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
-    return protocol.close_seeds if close and protocol.close_seeds else protocol.seeds
+    is_close = method in CLOSE_METHODS and epsilon in CLOSE_BUDGETS
+    if is_close and protocol.close_seeds:
+        return protocol.close_seeds
+    return protocol.seeds
 
 
 def sweep_specs(
-    protocol: Protocol, choices: Choices
+    protocol: ExperimentProtocol, choices: Choices
 ) -> dict[tuple[Variant, str], dict[float, list[Spec]]]:
-    """Fig. 5: for each variant and setting, the runs at each of its values, all else as in the
-    protocol.
+    """Fig. 5: for each variant and setting, the runs at each of its values.
 
+    All else is as in the protocol.
     The tuned variant keeps η₀ and γ of the protocol's own settings: one setting is changed at a
     time.
     """
@@ -238,7 +244,7 @@ def sweep_specs(
     return found
 
 
-def tuning_cells(experiment: Experiment, protocol: Protocol) -> list[TuningCell]:
+def tuning_cells(experiment: Experiment, protocol: ExperimentProtocol) -> list[TuningCell]:
     """For which cells η₀ and γ must be chosen before all runs of an experiment are known."""
     if experiment is Experiment.ALL:
         cells = [cell for each in EXPERIMENTS for cell in tuning_cells(each, protocol)]
@@ -257,7 +263,7 @@ def tuning_cells(experiment: Experiment, protocol: Protocol) -> list[TuningCell]
 
 
 def _cells(
-    protocol: Protocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices
+    protocol: ExperimentProtocol, methods: Iterable[str], budgets: Iterable[float], choices: Choices
 ) -> list[Spec]:
     found = []
     for method in methods:
@@ -269,15 +275,16 @@ def _cells(
 
 
 def cell_specs(
-    protocol: Protocol,
+    protocol: ExperimentProtocol,
     method: str,
     variant: Variant,
     epsilon: float | None,
     choices: Choices,
     seeds: int,
 ) -> list[Spec]:
-    """The runs of one cell of Table 1, one for each seed; none for a tuned cell that nothing was
-    chosen for yet.
+    """The runs of one cell of Table 1, one for each seed.
+
+    Edge cases: a tuned cell for which nothing was chosen yet has none.
     """
     changes: dict[str, Any] = {}
     if variant is Variant.TUNED:
@@ -288,10 +295,8 @@ def cell_specs(
     return [make_spec(protocol, method, variant, epsilon, seed, **changes) for seed in range(seeds)]
 
 
-def delta_specs(protocol: Protocol) -> dict[float, list[Spec]]:
-    """Section 5 varies δ: the runs at each of its values. On the small data set only, where it
-    costs little.
-    """
+def delta_specs(protocol: ExperimentProtocol) -> dict[float, list[Spec]]:
+    """The runs at each δ of Section 5. On the small data set only, where it costs little."""
     if protocol.dataset != "digits":
         return {}
     base = cell_specs(protocol, SWEPT, Variant.AS_PRINTED, 1.0, {}, protocol.seeds)

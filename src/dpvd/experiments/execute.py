@@ -9,7 +9,7 @@ import torch
 from dpvd import __version__
 from dpvd.data import Dataset
 from dpvd.experiments.prepare import prepare
-from dpvd.experiments.record import Record
+from dpvd.experiments.result import ExperimentResult
 from dpvd.experiments.spec import Spec
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, round_up
@@ -24,7 +24,7 @@ WASTEFUL = 0.5  # share of the budget below which an accountant's noise is calle
 
 def run_spec(
     spec: Spec, dataset: Dataset, *, on_step: Callable[[Progress], None] | None = None
-) -> Record:
+) -> ExperimentResult:
     """Train as a spec says, measure after every epoch, and return the record.
 
     Guarantees: the same spec gives the same record on the same machine, times apart.
@@ -53,16 +53,13 @@ def epsilons_of(spec: Spec, plan: PrivacyPlan) -> dict[str, float]:
     }
 
 
-def _record(spec: Spec, run: PreparedRun, result: FitResult) -> Record:
-    # Rounded, since thousands of records are kept; finer than one example of any test set in use.
-    curve = [
-        [round(point["epoch"], 3), round(point["test_accuracy"], 6)] for point in result.history
-    ]
+def _record(spec: Spec, run: PreparedRun, result: FitResult) -> ExperimentResult:
+    curve = [[point["epoch"], point["test_accuracy"]] for point in result.history]
     epsilons = epsilons_of(spec, run.plan)
     notes = _notes(spec, epsilons)
     if not math.isfinite(result.history[-1]["test_loss"]):
         notes.append("training diverged")
-    return Record(
+    return ExperimentResult(
         spec=spec,
         curve=curve,
         accuracy=curve[-1][1],

@@ -77,9 +77,7 @@ def hold_out(dataset: Dataset) -> Dataset:
 
 
 def _as_in_paper(run: PreparedRun, spec: Spec) -> PreparedRun:
-    """Take off what the default rule adds to the paper: scaled inputs, momentum, averaging, a KL
-    term that warms up.
-    """
+    """Take off what the default rule adds: scaled inputs, momentum, averaging, a KL warm-up."""
     assert spec.momentum is not None
     assert spec.average is not None
     return replace(
@@ -91,12 +89,12 @@ def _as_in_paper(run: PreparedRun, spec: Spec) -> PreparedRun:
 
 
 def _from_zero_to_one(dataset: Dataset) -> Dataset:
-    """Pixels that are stored as bytes, over the largest byte: a bound of the format, not of the
-    data.
-    """
+    """Pixels stored as bytes, over the largest byte: a bound of the format, not of the data."""
     if dataset.train_x.is_floating_point():
         return dataset
-    return replace(dataset, train_x=_unit(dataset.train_x), test_x=_unit(dataset.test_x))
+    train_x = _unit(dataset.train_x)
+    test_x = _unit(dataset.test_x)
+    return replace(dataset, train_x=train_x, test_x=test_x)
 
 
 def _unit(pixels: Tensor) -> Tensor:

@@ -1,6 +1,4 @@
-"""Protocols: the sizes and lengths at which the paper's experiments are run, each with a name of
-its own.
-"""
+"""Protocols: the sizes and lengths at which the paper's experiments are run."""
 
 from dataclasses import dataclass, replace
 
@@ -11,12 +9,12 @@ __all__ = [
     "MNIST_200",
     "MNIST_QUICK",
     "PROTOCOLS",
-    "Protocol",
+    "ExperimentProtocol",
 ]
 
 
 @dataclass(frozen=True)
-class Protocol:
+class ExperimentProtocol:
     """One data set at one length.
 
     Args:
@@ -56,8 +54,7 @@ class Protocol:
 
     @property
     def words(self) -> str:
-        """The protocol in one line, for captions. How many runs were made is for the results to
-        say.
+        """The protocol in one line, for captions.
 
         >>> DIGITS_100.words
         'digits-100: 1000 hidden units, batches of 100, 100 epochs'
@@ -68,7 +65,7 @@ class Protocol:
         )
 
 
-DIGITS_100 = Protocol(
+DIGITS_100 = ExperimentProtocol(
     "digits-100",
     "digits",
     epochs=100,
@@ -83,7 +80,7 @@ DIGITS_100 = Protocol(
     close_seeds=30,
     search_on=True,
 )
-MNIST_200 = Protocol(
+MNIST_200 = ExperimentProtocol(
     "mnist-200",
     "mnist",
     epochs=200,
@@ -112,7 +109,7 @@ MNIST_10 = replace(
     search_on=True,
     tuned_at="",
 )
-DIGITS_QUICK = Protocol(
+DIGITS_QUICK = ExperimentProtocol(
     "digits-quick",
     "digits",
     epochs=20,
@@ -124,7 +121,7 @@ DIGITS_QUICK = Protocol(
     rates=(0.01, 0.1, 1.0),
     gammas=(0.0,),
 )
-MNIST_QUICK = Protocol(
+MNIST_QUICK = ExperimentProtocol(
     "mnist-quick",
     "mnist",
     epochs=1,

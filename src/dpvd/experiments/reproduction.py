@@ -6,8 +6,10 @@ from pathlib import Path
 
 from dpvd.data import load
 from dpvd.experiments.catalogue import Experiment, TuningCell, runs_of, tuning_cells
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
-from dpvd.experiments.record import Record, RecordStore
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
+from dpvd.experiments.result import ExperimentResult
+from dpvd.experiments.spec import Spec
+from dpvd.experiments.store import ResultStore
 from dpvd.experiments.tuning import TuningStore, choose, trials
 from dpvd.experiments.workers import Job, cost, run_all
 
@@ -21,28 +23,39 @@ class Folder:
     path: Path
 
     @property
-    def records(self) -> RecordStore:
-        """Runs that were measured on the test data."""
-        return RecordStore(self.path / "records")
+    def records(self) -> ResultStore:
+        """Results of runs that were measured on the test data."""
+        return ResultStore(self.path / "records")
 
     @property
     def tuning(self) -> TuningStore:
         """What was chosen, with all scores."""
-        return TuningStore(self.path / "tuning")
+        file = self.path / "tuning.json"
+        earlier = self.path / "tuning"
+        return TuningStore(file, earlier)
 
     @property
-    def trials(self) -> RecordStore:
-        """Runs that were measured on a tenth of the training data, to choose."""
-        return RecordStore(self.path / "tuning" / "trials")
+    def trials(self) -> ResultStore:
+        """Results of runs that were measured on a tenth of the training data, to choose."""
+        folder = self.path / "tuning" / "trials"
+        return ResultStore(folder)
 
-    def records_of(self, protocols: Sequence[Protocol]) -> list[Record]:
+    def fold(self) -> None:
+        """Move what workers and earlier versions left in single files into the files to keep."""
+        self.records.fold()
+        self.trials.fold()
+        self.tuning.fold()
+
+    def records_of(self, protocols: Sequence[ExperimentProtocol]) -> list[ExperimentResult]:
         """The records of these protocols."""
         names = {protocol.name for protocol in protocols}
-        return [record for record in self.records.read_all() if record.spec.protocol in names]
+        results = self.records.read_all()
+        return [result for result in results if result.spec.protocol in names]
 
-    def protocols(self) -> list[Protocol]:
+    def protocols(self) -> list[ExperimentProtocol]:
         """The protocols that have records here."""
-        names = {record.spec.protocol for record in self.records.read_all()}
+        results = self.records.read_all()
+        names = {result.spec.protocol for result in results}
         return [protocol for name, protocol in PROTOCOLS.items() if name in names]
 
 
@@ -62,7 +75,7 @@ class Status:
 
 def reproduce(
     experiment: Experiment,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
     folder: Folder,
     *,
     processes: int = 1,
@@ -79,7 +92,7 @@ def reproduce(
         DpvdError: if data cannot be had (before anything is run), or a record is damaged.
     """
     cells = [cell for protocol in protocols for cell in tuning_cells(experiment, protocol)]
-    undecided = [cell for cell in cells if _is_open(cell, folder)]
+    undecided = _undecided(cells, folder.tuning)
     first = _trials(undecided, folder)
     known = [*first, *_runs(experiment, protocols, folder)]
     for name in sorted({spec.dataset for spec, _ in known}):
@@ -94,43 +107,56 @@ def reproduce(
             bar.advance(cost(spec))
         jobs = _trials(undecided, folder)  # the best so far may ask for its neighbours
         bar.expect(jobs)
-    for cell in undecided:
-        folder.tuning.write(choose(cell, _scores(folder)))
-    for spec in run_all(_seed_by_seed(_runs(experiment, protocols, folder)), processes, data_dir):
+    if undecided:
+        scores = _scores(folder)
+        folder.tuning.write(*(choose(cell, scores) for cell in undecided))
+    runs = _runs(experiment, protocols, folder)
+    for spec in run_all(_seed_by_seed(runs), processes, data_dir):
         bar.advance(cost(spec))
+    folder.fold()
     return bar.runs
 
 
-def _is_open(cell: TuningCell, folder: Folder) -> bool:
-    """Whether nothing was chosen for a cell yet, or the search has to go on."""
-    return cell not in folder.tuning or bool(trials(cell, folder.tuning.scores()))
+def _undecided(cells: Sequence[TuningCell], store: TuningStore) -> list[TuningCell]:
+    """The cells for which nothing was chosen yet, or whose search has to go on."""
+    decided = store.choices()
+    scores = store.scores()
+    return [cell for cell in cells if cell not in decided or trials(cell, scores)]
 
 
 def _scores(folder: Folder) -> dict[str, float]:
     """Of all trials: those that have a record here, and those that choices were made from."""
-    recorded = {record.hash: record.accuracy for record in folder.trials.read_all()}
-    return folder.tuning.scores() | recorded
+    scores = folder.tuning.scores()
+    for result in folder.trials.read_all():
+        scores[result.hash] = result.accuracy
+    return scores
 
 
 def _trials(cells: Sequence[TuningCell], folder: Folder) -> list[Job]:
     """The trials that these cells ask for next; none twice."""
     scores = _scores(folder)
-    wanted = [spec for cell in cells for spec in trials(cell, scores)]
-    return [(spec, folder.trials) for spec in dict.fromkeys(wanted)]
+    wanted: dict[Spec, None] = {}
+    for cell in cells:
+        for spec in trials(cell, scores):
+            wanted[spec] = None
+    return [(spec, folder.trials) for spec in wanted]
 
 
 def _runs(
     experiment: Experiment,
-    protocols: Sequence[Protocol],
+    protocols: Sequence[ExperimentProtocol],
     folder: Folder,
     assumed: Sequence[TuningCell] = (),
 ) -> list[Job]:
-    """The runs without a record; those of the assumed cells as if a choice, any choice, had been
-    made.
-    """
-    choices = dict(folder.tuning.choices()) | dict.fromkeys(assumed, (1.0, 0.0))
-    wanted = [spec for protocol in protocols for spec in runs_of(experiment, protocol, choices)]
-    return [(spec, folder.records) for spec in folder.records.missing(wanted)]
+    """The runs without a record; those of the assumed cells as if any choice had been made."""
+    choices = dict(folder.tuning.choices())
+    for cell in assumed:
+        choices[cell] = (1.0, 0.0)
+    wanted = []
+    for protocol in protocols:
+        wanted += runs_of(experiment, protocol, choices)
+    missing = folder.records.missing(wanted)
+    return [(spec, folder.records) for spec in missing]
 
 
 def _seed_by_seed(jobs: list[Job]) -> list[Job]:

@@ -28,6 +28,15 @@ class Variant(StrEnum):
     RECIPE = "recipe"
     """Same network and budget, everything else by the default rule of this package."""
 
+    @property
+    def words(self) -> str:
+        """As tables write it.
+
+        >>> Variant.AS_PRINTED.words
+        'as printed'
+        """
+        return self.value.replace("-", " ")
+
 
 class Part(StrEnum):
     """What the accuracy is measured on."""
@@ -44,8 +53,8 @@ class Spec:
 
     Guarantees:
         Equal specs have equal hashes, in every process and on every machine. Noise and sampling
-        follow from the seed, so that a spec can be run again; who knows the seed could take the
-        noise off.
+        follow from the seed, so that a spec can be run again; anyone who knows the seed can
+        subtract the noise.
 
     Edge cases: None in a setting of the optimisation leaves it to the default rule (the recipe);
         the rule in force is in the record.
@@ -131,9 +140,7 @@ class Spec:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data. Numbers that may be fractions are floats, so that 1 and 1.0 are the same
-        spec.
-        """
+        """Plain data. Numbers that may be fractions are floats: 1 and 1.0 are the same spec."""
         plain = {
             name: str(value) if isinstance(value, str) else value
             for name, value in asdict(self).items()

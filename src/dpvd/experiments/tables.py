@@ -1,31 +1,18 @@
-"""Tables as rows of words, and the rows as Markdown, CSV and LaTeX."""
+"""The tables of a reproduction: Table 1, the claims, every printed accuracy, what was tuned."""
 
-import csv
-import io
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from dpvd.experiments.aggregate import Results, Summary
 from dpvd.experiments.catalogue import BUDGETS, METHODS, NP
 from dpvd.experiments.claims import Claims
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
-from dpvd.experiments.results import Results, Summary
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.spec import Variant
+from dpvd.experiments.table_formats import Table
 from dpvd.experiments.tuning import Tuning
-from dpvd.experiments.verdicts import Judgement
+from dpvd.experiments.verdicts.judge import Judgement
 from dpvd.privacy import round_up
 
-__all__ = [
-    "BELOW",
-    "Table",
-    "as_csv",
-    "as_latex",
-    "as_markdown",
-    "claims_table",
-    "numbers_table",
-    "table1",
-    "tuning_table",
-]
+__all__ = ["BELOW", "claims_table", "numbers_table", "table1", "tuning_table"]
 
 BESIDE_OURS = "DPVD-zCDP"  # whose published values methods of ours are held to
 CARRIED = (
@@ -38,20 +25,8 @@ BELOW = "↓"
 """Ends a cell of Table 1 whose mean is below the published value."""
 
 
-@dataclass(frozen=True)
-class Table:
-    """Rows of words under a heading each, with a file name and what a reader must know."""
-
-    name: str
-    title: str
-    note: str
-    header: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> Table:
-    """Table 1: published accuracy, ours as printed, tuned and by our recipe, and the ε that was
-    spent.
+def table1(results: Results, claims: Claims, protocols: Sequence[ExperimentProtocol]) -> Table:
+    """Table 1: published accuracy, ours in every variant, and the ε that was spent.
 
     Guarantees: a mean below the published value is marked, by however little.
     Edge cases: a cell without runs is a dash. Methods of ours stand beside what is published for
@@ -61,63 +36,53 @@ def table1(results: Results, claims: Claims, protocols: Sequence[Protocol]) -> T
     for protocol in protocols:
         for method in METHODS:
             for epsilon in (None,) if method == NP else BUDGETS:
-                in_paper = METHODS[method].in_paper
-                published = claims.accuracy(
-                    protocol.dataset, method if in_paper else BESIDE_OURS, epsilon
-                )
-                cells = [results.cell(protocol, method, variant, epsilon) for variant in Variant]
-                rows.append(
-                    (
-                        protocol.name,
-                        method,
-                        "∞" if epsilon is None else f"{epsilon:g}",
-                        (
-                            "–"
-                            if published is None
-                            else f"{100 * published:.2f}{'' if in_paper else ' †'}"
-                        ),
-                        *(_words(cell, published) for cell in cells),
-                        _spent(cells),
-                    )
-                )
+                rows.append(_table1_row(results, claims, protocol, method, epsilon))
+    settings = "; ".join(protocol.words for protocol in protocols)
+    variants = [variant.words for variant in Variant]
     return Table(
-        "table1",
-        "Table 1: test accuracy in per cent",
-        f"Mean ± standard deviation (number of runs); {BELOW} marks a mean below the published"
-        " value. "
-        + "; ".join(protocol.words for protocol in protocols)
-        + ". δ = 1e-5. As printed: the paper's settings. Tuned: learning rate and decay chosen on a"
-        " tenth of the training data. Recipe: the network and the budget of the paper, the rest"
-        " by our default rule. ε spent: by pld, for what ran, rounded up, the largest of the row."
-        " † DPVD-PLD is ours; beside it, what the paper prints for DPVD-zCDP.",
-        (
-            "protocol",
-            "method",
-            "ε asked for",
-            "published",
-            "as printed",
-            "tuned",
-            "recipe",
-            "ε spent",
+        name="table1",
+        title="Table 1: test accuracy in per cent",
+        note=(
+            f"Mean ± standard deviation (number of runs); {BELOW} marks a mean below the published"
+            f" value. {settings}. δ = 1e-5. As printed: the paper's settings. Tuned: learning rate"
+            " and decay chosen on a tenth of the training data. Recipe: the network and the budget"
+            " of the paper, the rest by our default rule. ε spent: by pld, for what ran, rounded"
+            " up, the largest of the row. † DPVD-PLD is ours; beside it, what the paper prints for"
+            " DPVD-zCDP."
         ),
-        tuple(rows),
+        header=("protocol", "method", "ε asked for", "published", *variants, "ε spent"),
+        rows=tuple(rows),
     )
 
 
+def _table1_row(
+    results: Results,
+    claims: Claims,
+    protocol: ExperimentProtocol,
+    method: str,
+    epsilon: float | None,
+) -> tuple[str, ...]:
+    in_paper = METHODS[method].in_paper
+    published = claims.accuracy(protocol.dataset, method if in_paper else BESIDE_OURS, epsilon)
+    printed = "–"
+    if published is not None:
+        printed = f"{100 * published:.2f}" + ("" if in_paper else " †")
+    cells = [results.cell(protocol, method, variant, epsilon) for variant in Variant]
+    ours = [_words(cell, published) for cell in cells]
+    return (protocol.name, method, _budget(epsilon), printed, *ours, _spent(cells))
+
+
 def claims_table(judgements: Sequence[Judgement]) -> Table:
-    """Every sentence, and every published noise level, with our figure, the verdict and the
-    reason.
-    """
+    """Every sentence and published noise level, with our figure, the verdict and the reason."""
     sentences = [j for j in judgements if not j.is_accuracy]
-    order = list(
-        dict.fromkeys(j.claim for j in sentences)
-    )  # what is found about one claim stands together
+    # What is found about one claim stands together.
+    order = list(dict.fromkeys(j.claim for j in sentences))
     rows = tuple(
         (
             j.claim,
             j.where,
             j.protocol,
-            j.variant,
+            j.variant_words,
             str(j.finding.verdict),
             j.finding.figure,
             j.finding.reason,
@@ -142,7 +107,7 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
             j.claim,
             j.where,
             j.protocol,
-            j.variant,
+            j.variant_words,
             j.published,
             j.finding.figure,
             str(j.finding.verdict),
@@ -171,17 +136,17 @@ def numbers_table(judgements: Sequence[Judgement]) -> Table:
     return Table("numbers", title, note, header, rows)
 
 
-def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Table:
+def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[ExperimentProtocol]) -> Table:
     """What was chosen on the held-out tenth, and whether the grid may have been too small."""
     names = {protocol.name for protocol in protocols}
     rows = tuple(
         (
             tuning.cell.protocol,
             tuning.cell.method,
-            "∞" if tuning.cell.epsilon is None else f"{tuning.cell.epsilon:g}",
+            _budget(tuning.cell.epsilon),
             f"{tuning.learning_rate:g}",
             f"{tuning.gamma:g}",
-            f"{100 * max(trial.accuracy for trial in tuning.trials):.1f}",
+            f"{100 * tuning.best.accuracy:.1f}",
             str(len(tuning.trials)),
             PROTOCOLS[tuning.cell.protocol].tuned_at or tuning.cell.protocol,
             "yes" if tuning.at_edge else "no",
@@ -193,95 +158,27 @@ def tuning_table(tunings: Sequence[Tuning], protocols: Sequence[Protocol]) -> Ta
     header = (*settings, "held-out accuracy", "trials", "run at", "at the edge")
     costs = dict.fromkeys(tuning.cost for tuning in tunings if tuning.cell.protocol in names)
     note = " ".join([*costs, CARRIED])
-    return Table(
-        "tuning",
-        "Learning rates and decays chosen on a tenth of the training data",
-        note,
-        header,
-        rows,
-    )
+    title = "Learning rates and decays chosen on a tenth of the training data"
+    return Table("tuning", title, note, header, rows)
 
 
-def as_markdown(table: Table) -> str:
-    """The table in GitHub's Markdown, under its title."""
-    lines = [_markdown_row(table.header), "|" + "---|" * len(table.header)]
-    lines += [_markdown_row(row) for row in table.rows]
-    return f"## {table.title}\n\n{table.note}\n\n" + "\n".join(lines) + "\n"
-
-
-def as_csv(table: Table) -> str:
-    """The table as comma-separated values, header first."""
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerows([table.header, *table.rows])
-    return buffer.getvalue()
-
-
-def as_latex(table: Table) -> str:
-    """The table for LaTeX with the booktabs package."""
-    rows = [" & ".join(map(_latex, row)) + r" \\" for row in (table.header, *table.rows)]
-    return "\n".join(
-        [
-            r"\begin{table}",
-            rf"\caption{{{_latex(table.title)}. {_latex(table.note)}}}",
-            rf"\begin{{tabular}}{{{'l' * len(table.header)}}}",
-            r"\toprule",
-            rows[0],
-            r"\midrule",
-            *rows[1:],
-            r"\bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
-        ]
-    )
+def _budget(epsilon: float | None) -> str:
+    if epsilon is None:
+        return "∞"
+    return f"{epsilon:g}"
 
 
 def _words(cell: Summary | None, published: float | None) -> str:
     if cell is None:
         return "–"
-    return cell.words() + (f" {BELOW}" if published is not None and cell.mean < published else "")
+    is_below = published is not None and cell.mean < published
+    return f"{cell.words()} {BELOW}" if is_below else cell.words()
 
 
 def _spent(cells: Sequence[Summary | None]) -> str:
-    """The largest of all variants: each is calibrated to the same budget, the recipe for another
-    number of steps.
-    """
-    spent = [cell.epsilon for cell in cells if cell is not None and cell.epsilon is not None]
-    return round_up(max(spent)) if spent else "–"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-
-_LATEX = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "ε": r"$\varepsilon$",
-    "δ": r"$\delta$",
-    "σ": r"$\sigma$",
-    "γ": r"$\gamma$",
-    "ν": r"$\nu$",
-    "η₀": r"$\eta_0$",
-    "∞": r"$\infty$",
-    "±": r"$\pm$",
-    "↓": r"$\downarrow$",
-    "†": r"$\dagger$",
-    "≤": r"$\leq$",
-    "–": "--",
-    **{character: "\\" + character for character in "&%$#_{}"},
-}
-_LATEX_PATTERN = re.compile(
-    "|".join(re.escape(key) for key in sorted(_LATEX, key=len, reverse=True))
-)
-
-
-def _latex(text: str) -> str:
-    r"""Text with what is special to LaTeX, and our Greek letters, written its way.
-
-    >>> _latex("ε = 1 & 50 %")
-    '$\\varepsilon$ = 1 \\& 50 \\%'
-    """
-    return _LATEX_PATTERN.sub(lambda match: _LATEX[match[0]], text)
+    """The largest of all variants: the recipe is calibrated for another number of steps."""
+    run = [cell for cell in cells if cell is not None]
+    spent = [cell.epsilon for cell in run if cell.epsilon is not None]
+    if not spent:
+        return "–"
+    return round_up(max(spent))

@@ -8,15 +8,16 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
 from dpvd.experiments.carry import carried_rate
 from dpvd.experiments.catalogue import Choices, TuningCell, make_spec
-from dpvd.experiments.noise import EXAMPLES
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.prepare import HELD_OUT
-from dpvd.experiments.protocols import PROTOCOLS, Protocol
+from dpvd.experiments.protocols import PROTOCOLS, ExperimentProtocol
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.files import write_atomically
 
@@ -79,7 +80,9 @@ class Tuning:
         return max(self.trials, key=lambda t: (t.accuracy, -t.learning_rate, t.gamma))
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"trials": [asdict(trial) for trial in self.trials]}
+        values = asdict(self)
+        values["trials"] = [asdict(trial) for trial in self.trials]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Tuning":
@@ -92,11 +95,13 @@ class Tuning:
         known = {f.name for f in fields(cls)}
         if not isinstance(values, Mapping) or set(values) != known:
             raise DpvdError("not the result of a search: delete it, and it will be made again")
+        cell = TuningCell(**values["cell"])
         made = tuple(Trial(**trial) for trial in values["trials"])
-        tuning = cls(**{**values, "cell": TuningCell(**values["cell"]), "trials": made})
-        if any(_trial(tuning.cell, (t.learning_rate, t.gamma)).hash != t.spec for t in made):
-            raise DpvdError("trials of other settings: delete it, and it will be made again")
-        return tuning
+        for trial in made:
+            wanted = _trial(cell, (trial.learning_rate, trial.gamma))
+            if wanted.hash != trial.spec:
+                raise DpvdError("trials of other settings: delete it, and it will be made again")
+        return cls(**{**values, "cell": cell, "trials": made})
 
 
 def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
@@ -105,13 +110,18 @@ def trials(cell: TuningCell, scores: Scores) -> list[Spec]:
     Guarantees: what is asked for depends on the scores alone, and is empty once the search is over.
     """
     protocol = _searched(cell)
-    grid = [_trial(cell, (rate, gamma)) for rate in protocol.rates for gamma in protocol.gammas]
-    missing = [spec for spec in grid if spec.hash not in scores]
+    grid = product(protocol.rates, protocol.gammas)
+    missing = _unscored(cell, grid, scores)
     if missing or not protocol.search_on:
         return missing
-    best = _tried(cell, scores)[0]
-    around = [_trial(cell, point) for point in _neighbours((best.learning_rate, best.gamma))]
-    return [spec for spec in around if spec.hash not in scores]
+    best, _ = _tried(cell, scores)
+    around = _neighbours((best.learning_rate, best.gamma))
+    return _unscored(cell, around, scores)
+
+
+def _unscored(cell: TuningCell, points: Iterable[Point], scores: Scores) -> list[Spec]:
+    specs = [_trial(cell, point) for point in points]
+    return [spec for spec in specs if spec.hash not in scores]
 
 
 def choose(cell: TuningCell, scores: Scores) -> Tuning:
@@ -123,16 +133,24 @@ def choose(cell: TuningCell, scores: Scores) -> Tuning:
     missing = trials(cell, scores)
     if missing:
         raise DpvdError(f"{len(missing)} trials of {cell.name} have no record: run them first")
-    protocol, searched = PROTOCOLS[cell.protocol], _searched(cell)
+    protocol = PROTOCOLS[cell.protocol]
+    searched = _searched(cell)
     best, tried = _tried(cell, scores)
     rates = [trial.learning_rate for trial in tried]
     at_edge = best.learning_rate in (min(rates), max(rates))
     if searched is protocol:
         return Tuning(cell, best.learning_rate, best.gamma, at_edge, tried)
-    taken = _slowest_decay(tried, held_out=HELD_OUT * EXAMPLES[searched.dataset])
-    rate, gamma = taken.learning_rate, taken.gamma
-    carried = carried_rate(cell.method, cell.epsilon, rate, gamma, searched, protocol)
-    return Tuning(cell, carried, gamma, at_edge, tried)
+    held_out = HELD_OUT * EXAMPLES[searched.dataset]
+    chosen = _slowest_decay(tried, held_out)
+    carried = carried_rate(
+        method=cell.method,
+        epsilon=cell.epsilon,
+        rate=chosen.learning_rate,
+        gamma=chosen.gamma,
+        short=searched,
+        long=protocol,
+    )
+    return Tuning(cell, carried, chosen.gamma, at_edge, tried)
 
 
 def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
@@ -144,30 +162,36 @@ def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
     best = max(trial.accuracy for trial in tried)
     error = math.sqrt(best * (1 - best) / held_out)
     near = [trial for trial in tried if trial.accuracy >= best - error]
-    return max(near, key=lambda trial: (-trial.gamma, trial.accuracy, -trial.learning_rate))
+    slowest = min(trial.gamma for trial in near)
+    slow = [trial for trial in near if trial.gamma == slowest]
+    return max(slow, key=lambda trial: (trial.accuracy, -trial.learning_rate))
 
 
-def _searched(cell: TuningCell) -> Protocol:
+def _searched(cell: TuningCell) -> ExperimentProtocol:
     """The protocol at which trials are run."""
     protocol = PROTOCOLS[cell.protocol]
-    return PROTOCOLS[protocol.tuned_at] if protocol.tuned_at else protocol
+    if protocol.tuned_at:
+        return PROTOCOLS[protocol.tuned_at]
+    return protocol
 
 
 def _trial(cell: TuningCell, point: Point) -> Spec:
-    base = make_spec(_searched(cell), cell.method, Variant.TUNED, cell.epsilon, seed=0)
     rate, gamma = point
+    protocol = _searched(cell)
+    base = make_spec(protocol, cell.method, Variant.TUNED, cell.epsilon, seed=0)
     return replace(base, part=Part.HELD_OUT, learning_rate=rate, gamma=gamma)
 
 
 def _tried(cell: TuningCell, scores: Scores) -> tuple[Trial, tuple[Trial, ...]]:
     """The best trial, and all."""
     protocol = _searched(cell)
+    rates = sorted({*RATES, *protocol.rates})
+    gammas = sorted({*GAMMAS, *protocol.gammas})
     made = []
-    for rate in sorted({*RATES, *protocol.rates}):
-        for gamma in sorted({*GAMMAS, *protocol.gammas}):
-            name = _trial(cell, (rate, gamma)).hash
-            if name in scores:
-                made.append(Trial(rate, gamma, scores[name], name))
+    for rate, gamma in product(rates, gammas):
+        name = _trial(cell, (rate, gamma)).hash
+        if name in scores:
+            made.append(Trial(rate, gamma, scores[name], name))
     tried = tuple(made)
     return Tuning(cell, 0.0, 0.0, False, tried).best, tried
 
@@ -185,36 +209,57 @@ def _neighbours(point: Point) -> list[Point]:
 
 
 def _beside(value: float, steps: tuple[float, ...]) -> list[float]:
-    place = steps.index(value)
-    return [steps[index] for index in (place - 1, place + 1) if 0 <= index < len(steps)]
+    position = steps.index(value)
+    below = steps[:position]
+    above = steps[position + 1 :]
+    return [*below[-1:], *above[:1]]
 
 
 class TuningStore:
-    """A folder with one file for each cell that has been decided about."""
+    """The choices of a reproduction, in one file.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    Edge cases: files of single choices in the folder beside it, as earlier versions wrote them,
+        count too. Of two choices for one cell the one with more trials counts.
+    """
+
+    def __init__(self, file: Path, earlier: Path | None = None) -> None:
+        self.file = file
+        self.earlier = earlier
 
     def __contains__(self, cell: TuningCell) -> bool:
-        return self._path(cell).is_file()
+        decided = self.choices()
+        return cell in decided
 
-    def write(self, tuning: Tuning) -> None:
-        text = json.dumps(tuning.to_dict(), indent=1, ensure_ascii=False, allow_nan=False)
-        write_atomically(self._path(tuning.cell), (text + "\n").encode())
+    def write(self, *tunings: Tuning) -> None:
+        """Keep choices, in place of those for the same cells."""
+        by_name = {tuning.cell.name: tuning for tuning in self.read_all()}
+        for tuning in tunings:
+            by_name[tuning.cell.name] = tuning
+        ordered = [by_name[name] for name in sorted(by_name)]
+        text = _as_text(ordered)
+        write_atomically(self.file, text.encode())
+
+    def fold(self) -> None:
+        """Take single choices of earlier versions into the file."""
+        files = self._earlier_files()
+        if files:
+            self.write()
+        for path in files:
+            path.unlink()
 
     def read_all(self) -> list[Tuning]:
-        """Every choice there is.
+        """Every choice there is, by the name of its cell.
 
         Raises:
             DpvdError: if a file is damaged, or was made for other settings.
         """
-        found = []
-        for path in sorted(self.folder.glob("*.json")):
-            try:
-                found.append(Tuning.from_dict(json.loads(path.read_text(encoding="utf-8"))))
-            except (OSError, ValueError, TypeError, KeyError) as error:
-                raise DpvdError(f"the choice {path} cannot be read: {error}") from error
-        return found
+        found: dict[TuningCell, Tuning] = {}
+        for path in [self.file, *self._earlier_files()]:
+            for tuning in _read(path):
+                known = found.get(tuning.cell)
+                if known is None or len(tuning.trials) >= len(known.trials):
+                    found[tuning.cell] = tuning
+        return sorted(found.values(), key=lambda tuning: tuning.cell.name)
 
     def choices(self) -> Choices:
         """η₀ and γ by cell."""
@@ -222,11 +267,41 @@ class TuningStore:
 
     def scores(self) -> dict[str, float]:
         """Accuracies of all trials that choices were made from, by the hash of their specs."""
-        return _scores(trial for tuning in self.read_all() for trial in tuning.trials)
+        scores = {}
+        for tuning in self.read_all():
+            for trial in tuning.trials:
+                scores[trial.spec] = trial.accuracy
+        return scores
 
-    def _path(self, cell: TuningCell) -> Path:
-        return self.folder / f"{cell.name}.json"
+    def _earlier_files(self) -> list[Path]:
+        if self.earlier is None:
+            return []
+        return sorted(self.earlier.glob("*.json"))
 
 
-def _scores(made: Iterable[Trial]) -> dict[str, float]:
-    return {trial.spec: trial.accuracy for trial in made}
+def _read(path: Path) -> list[Tuning]:
+    """The choices in a file, which holds a list of them or a single one; none without a file."""
+    if not path.exists():
+        return []
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        listed = values if isinstance(values, list) else [values]
+        return [Tuning.from_dict(each) for each in listed]
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise DpvdError(f"the choice {path} cannot be read: {error}") from error
+
+
+def _as_text(tunings: Sequence[Tuning]) -> str:
+    """A list in JSON with a line for each trial, so that changes can be read."""
+    cells = []
+    for tuning in tunings:
+        values = tuning.to_dict()
+        trial_lines = [_json(trial) for trial in values.pop("trials")]
+        lines = [f"{_json(name)}: {_json(value)}" for name, value in values.items()]
+        lines.append('"trials": [\n  ' + ",\n  ".join(trial_lines) + "\n ]")
+        cells.append("{" + ",\n ".join(lines) + "}")
+    return "[" + ",\n".join(cells) + "]\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)

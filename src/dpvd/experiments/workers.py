@@ -13,16 +13,17 @@ import torch
 
 from dpvd.data import Dataset, load
 from dpvd.experiments.execute import run_spec
-from dpvd.experiments.noise import EXAMPLES
-from dpvd.experiments.record import RecordStore
+from dpvd.experiments.noise_levels import EXAMPLES
 from dpvd.experiments.spec import Spec
+from dpvd.experiments.store import ResultStore
 
 __all__ = ["Job", "cost", "run_all"]
 
 FEATURES = {"digits": 64, "mnist": 784}
+AS_MANY_EXAMPLES = 600  # cost as much as the noise and the prior of a step
 LOOK_EVERY = 1.0  # seconds between two looks of a worker at whether it is still wanted
 
-Job = tuple[Spec, RecordStore]
+Job = tuple[Spec, ResultStore]
 """What to run, and where its record goes."""
 
 
@@ -58,8 +59,7 @@ def run_all(jobs: Sequence[Job], processes: int, data_dir: Path | None) -> Itera
 
 
 def cost(spec: Spec) -> float:
-    """About how long a spec takes beside others: the weights of its network times the examples it
-    sees.
+    """About how long a spec takes beside others: weights of its network times examples it sees.
 
     >>> from dpvd.experiments.catalogue import make_spec
     >>> from dpvd.experiments.protocols import DIGITS_100, MNIST_10
@@ -71,13 +71,12 @@ def cost(spec: Spec) -> float:
     examples = EXAMPLES[spec.dataset]
     seen = examples * (50.0 if spec.epochs is None else spec.epochs)
     steps = seen / (spec.batch_size or examples)
-    return (
-        spec.hidden * FEATURES[spec.dataset] * (seen + 600 * steps)
-    )  # noise and prior cost as much as a batch of some 600
+    weights = spec.hidden * FEATURES[spec.dataset]
+    return weights * (seen + AS_MANY_EXAMPLES * steps)
 
 
 def _run(spec: Spec, folder: Path, data_dir: Path | None) -> Spec:
-    RecordStore(folder).write(run_spec(spec, _load(spec.dataset, data_dir)))
+    ResultStore(folder).write(run_spec(spec, _load(spec.dataset, data_dir)))
     return spec
 
 
@@ -88,7 +87,8 @@ def _load(name: str, data_dir: Path | None) -> Dataset:
 
 def _begin_worker(parent: int, stop: Any) -> None:
     torch.set_num_threads(1)
-    threading.Thread(target=_end_when_unwanted, args=(parent, stop), daemon=True).start()
+    watch = threading.Thread(target=_end_when_unwanted, args=(parent, stop), daemon=True)
+    watch.start()
 
 
 def _end_when_unwanted(parent: int, stop: Any, end: Callable[[int], None] = os._exit) -> None:

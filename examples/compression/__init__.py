@@ -1,0 +1,1 @@
+"""How far sparse variational dropout compresses the LeNets on MNIST."""
