@@ -17,7 +17,7 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS"]
 
 STEP, UPDATE, FIT, PLAN = "training/step.py", "training/update.py", "training/fit.py", "plan.py"
-NOISE = "mechanisms/noise.py"
+NOISE, PER_EXAMPLE = "mechanisms/noise.py", "grads/per_example.py"
 
 
 FAULTS = [
@@ -183,35 +183,36 @@ FAULTS = [
         STEP,
         {
             "            self._charge(draw)\n"
-            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n": ""
-            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n"
+            "            self.update.release(noise, self._noise, kl_by_name)\n": ""
+            "            self.update.release(noise, self._noise, kl_by_name)\n"
             "            self._charge(draw)\n",
         },
         "tests/training/test_step.py::test_a_step_is_on_disk_before_its_noisy_result_exists",
     ),
     Fault(
-        "biases left out of the norm",
-        "grads/assemble.py",
+        "biases missing from the norm",
+        PER_EXAMPLE,
         {
-            "        so_far = columns": "        squared_norm *= not name.endswith('bias')\n        so_far = columns",
+            "        so_far = columns": "        squared_norm = squared_norm * (not name.endswith('bias'))\n"
+            "        so_far = columns",
         },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
         "norms believed although a factor's square vanished",
-        "grads/assemble.py",
-        {"[losses.abs(), *products.sizes]": "[losses.abs()]"},
+        PER_EXAMPLE,
+        {"[losses.abs(), *sizes.values()]": "[losses.abs()]"},
         "tests/grads/test_extremes.py::test_squares_that_vanish_do_not_hide_a_gradient[18-Linear]",
     ),
     Fault(
         "repeated rows of a table taken for as short as their sum",
-        "grads/forms.py",
-        {"return rounded_up(total, magnitude, self.index.shape[1])": "return total"},
+        "grads/factored/represent.py",
+        {"return Norms(rounded_up(total, magnitude, positions), ())": "return Norms(total, ())"},
         "tests/grads/test_extremes.py::test_repeated_rows_that_cancel_do_not_take_the_noise_along[1e+30]",
     ),
     Fault(
         "biases not scaled by the clip factor",
-        "grads/clipped.py",
+        PER_EXAMPLE,
         {
             "            if total.is_contiguous():\n": "            if name.endswith('bias'):\n"
             "                weights = weights.clamp_min(1.0)\n"

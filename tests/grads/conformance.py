@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.grads import ClippedSum, Clipping, Engine, clipped_grad
-from dpvd.grads.rules import RULES
+from dpvd.grads.factored.rules import RULES
 from dpvd.nn import noise_from
 
 TOLERANCE = 1e-9
