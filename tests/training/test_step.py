@@ -493,3 +493,45 @@ def test_a_layer_that_is_frozen_half_way_stays_as_it_is():
     before = model[0].weight.clone()
     step(next(batches))
     assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_every_micro_batch_sees_the_weights_of_the_first(momentum, generator):
+    """The step has one number of examples per slice, that of the clipper."""
+    seen = []
+
+    def noticing(model, x, y):
+        seen.append(model[0].weight.detach().clone())
+        return cross_entropy(model, x, y)
+
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
+    step = declared(model, noticing, plan, optimizer, micro_batch=3)
+    step(examples(8, generator))
+    before = model[0].weight.detach().clone()
+    seen.clear()
+    step.clipper.micro_batch = 2
+    assert step.micro_batch == 2
+    step(examples(8, generator))
+    assert len(seen) >= 4
+    assert all(torch.equal(weight, before) for weight in seen)
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_a_step_looks_at_the_modules_once(generator, monkeypatch):
+    from dpvd.grads.isolation.watch import StructureWatch
+
+    looks = []
+    same_modules = StructureWatch.same_modules
+
+    def counted(watch):
+        looks.append(watch)
+        return same_modules(watch)
+
+    step = make_step(network("privacy"), PrivacyPlan(100, 20, steps=9, noise_multiplier=3.0))
+    step(examples(8, generator))
+    monkeypatch.setattr(StructureWatch, "same_modules", counted)
+    for taken in range(1, 4):
+        step(examples(8, generator))
+        assert len(looks) == taken

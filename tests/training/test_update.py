@@ -118,6 +118,22 @@ def test_a_step_knows_nothing_of_the_one_before(
     assert torch.equal(*found)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_parameters_change_only_when_the_sums_are_released(momentum: float) -> None:
+    """So every micro-batch sees the same weights, however a batch is cut."""
+    parameters = parameters_of((30, 40))
+    update = Update(torch.optim.SGD(parameters.values(), lr=0.5, momentum=momentum), BATCH_SIZE)
+    before = parameters["a"].detach().clone()
+    update.begin(parameters)
+    for _ in range(3):
+        update.add(GivenSum({"a": torch.full((30, 40), 7.0)}))
+        assert torch.equal(parameters["a"].detach(), before)
+        assert parameters["a"].grad is None
+    update.release(noise_on_grid(1.0, 1e-3, 1200), SeededBits(0, "noise"), {})
+    expected = before - 0.5 * 21.0 / BATCH_SIZE
+    torch.testing.assert_close(parameters["a"].detach(), expected, rtol=0, atol=1e-3)
+
+
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
 def test_no_sum_without_noise_is_left_after_a_step(optimizer: type[torch.optim.Optimizer]) -> None:
     parameters = parameters_of((30, 40))
