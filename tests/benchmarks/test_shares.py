@@ -4,9 +4,9 @@ import sys
 
 import pytest
 import torch
+from benchmarks.shares import PIECES, REST, shares
 from torch import nn
 
-from benchmarks.shares import PIECES, REST, shares
 from dpvd.nn import variational
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep, cross_entropy

@@ -25,7 +25,7 @@ FAULTS = [
     Fault(
         "noise half as large",
         NOISE,
-        {"GridScale(noise.unit, noise.std, piece": "GridScale(noise.unit, noise.std / 2, piece"},
+        {"GridScale(noise.unit, noise.std, chunk": "GridScale(noise.unit, noise.std / 2, chunk"},
         "tests/mechanisms/test_noise.py::TestReleaseSums::test_adds_noise_of_the_right_scale_to_every_sum",
     ),
     Fault(
@@ -176,7 +176,7 @@ FAULTS = [
     Fault(
         "per-layer clipping accounted as flat",
         "grads/clipping.py",
-        {"math.sqrt(groups if self.mode is ClippingMode.PER_LAYER else 1)": "1.0"},
+        {"            reach *= math.sqrt(groups)\n": "            pass\n"},
         "tests/grads/test_sensitivity.py::test_per_layer_clipping_reaches_beyond_the_flat_bound",
     ),
     Fault(

@@ -139,7 +139,7 @@ MEMORY = [
     Fault(
         "other plans on the same model left out",
         ACCOUNT,
-        {"self._jointly(own) if counted else own": "own"},
+        {"return self._jointly(own)": "return own"},
         TEST_PROVENANCE + "TestAccountOfTheModel::test_another_plan_on_the_same_model_is_added_up",
     ),
     Fault(

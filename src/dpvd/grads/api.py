@@ -52,7 +52,8 @@ class ClippedSum:
 
     def sensitivity(self, relation: Relation) -> float:
         """How far one example can move ``grads`` in L2 norm, under this relation."""
-        return self.clipping.sensitivity(relation, self.groups)
+        groups = self.groups
+        return self.clipping.sensitivity(relation, groups)
 
 
 def clipped_grad(

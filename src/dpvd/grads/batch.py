@@ -50,9 +50,13 @@ def batch_size(batch: Batch) -> int:
 
 def rows(batch: Batch, which: slice | Tensor) -> Batch:
     """Some examples of a batch, by their positions in it."""
-    if isinstance(which, Tensor):
-        return tuple(tensor[which.to(tensor.device)] for tensor in batch)
-    return tuple(tensor[which] for tensor in batch)
+    chosen = []
+    for tensor in batch:
+        positions = which
+        if isinstance(which, Tensor):
+            positions = which.to(tensor.device)
+        chosen.append(tensor[positions])
+    return tuple(chosen)
 
 
 def copied(batch: Batch) -> Batch:

@@ -94,9 +94,11 @@ class GradientClipper:
         self._grouping = None
         refuse_problems(self.model)
         self._watch = StructureWatch(self.model, self.loss_fn)
-        grouping = Grouping.of(self.model, self.clipping.mode, find_units(self.model))
+        units = find_units(self.model)
+        grouping = Grouping.of(self.model, self.clipping.mode, units)
         self._compiled = _is_compiled(self.model, self.loss_fn)
-        self._engines.begin(Subject(self.model, self.loss_fn, grouping))
+        subject = Subject(self.model, self.loss_fn, grouping)
+        self._engines.begin(subject)
         self._grouping = grouping
         return grouping
 
@@ -191,8 +193,11 @@ class _EngineChoice:
         self._is_due |= _is_due(step or self._batches)
         if batch_size(batch) == 1 or self._micro_batch == 1:
             if self._settled is None or self._is_due:
-                self._settle(examine_state(self._subject, rows(batch, slice(0, 1))))
-            self._engine = Engine.LOOP if self._requested is Engine.AUTO else self._requested
+                first = rows(batch, slice(0, 1))
+                self._settle(examine_state(self._subject, first))
+            self._engine = self._requested
+            if self._requested is Engine.AUTO:
+                self._engine = Engine.LOOP
             if batch_size(batch) > 1:
                 self._is_due = False
         else:
@@ -235,8 +240,12 @@ class _EngineChoice:
         total = sum(self._used.values())
         joint = self._used[Engine.FACTORED]
         alone = total - joint
-        ways = {Engine.VMAP: "torch.func", Engine.LOOP: "one backward pass each"}
-        used = " and ".join(words for engine, words in ways.items() if self._used[engine])
+        ways = []
+        if self._used[Engine.VMAP]:
+            ways.append("torch.func")
+        if self._used[Engine.LOOP]:
+            ways.append("one backward pass each")
+        used = " and ".join(ways)
         if not total:
             return "no batch has been used"
         if not joint:
@@ -250,10 +259,14 @@ class _EngineChoice:
         """Check a batch, or a sample of it, and choose the engine by what was found."""
         thorough = self._chosen is None
         sample = self._sample(batch, thorough)
-        may_be_joint = self._requested in (Engine.AUTO, Engine.FACTORED)
-        may_be_joint = may_be_joint and self._isolation is Isolation.CHECKED
-        if not may_be_joint or self._chosen not in (None, Engine.FACTORED):
-            self._settle(examine_state(self._subject, sample))
+        is_alone = self._isolation is Isolation.VMAP
+        if self._requested in (Engine.VMAP, Engine.LOOP):
+            is_alone = True
+        if self._chosen in (Engine.VMAP, Engine.LOOP):
+            is_alone = True
+        if is_alone:
+            settled = examine_state(self._subject, sample)
+            self._settle(settled)
             if self._chosen is None and self._requested is Engine.AUTO:
                 self._chosen = self._engine_for_alone(sample)
             elif self._chosen is None:
@@ -300,7 +313,8 @@ class _EngineChoice:
         return Engine.LOOP
 
     def _log_refusal(self, engine: Engine, reason: str) -> None:
-        name = type(self._subject.model).__name__
+        model = self._subject.model
+        name = type(model).__name__
         first_line = reason.split("\n")[0]
         log.info("the %s engine cannot take %s: %s", engine, name, first_line)
 
@@ -317,16 +331,26 @@ class _EngineChoice:
 
 
 def _is_due(step: int) -> bool:
-    is_early_power_of_two = 1 < step < RARELY and step & (step - 1) == 0
-    return is_early_power_of_two or step % RARELY == 0
+    if step % RARELY == 0:
+        return True
+    is_power_of_two = step & (step - 1) == 0
+    return 1 < step < RARELY and is_power_of_two
 
 
 def _no_gradients(grouping: Grouping, clipping: Clipping) -> ClippedGradients:
     """The result for an empty batch."""
     first = next(iter(grouping.parameters.values()))
-    losses = first.new_zeros(0)
     norms = first.new_zeros(0, grouping.count)
-    return ClippedGradients({}, norms, norms, losses, 0, clipping, grouping, grouping.jacobian())
+    return ClippedGradients(
+        gradients={},
+        factors=norms,
+        norms=norms,
+        losses=first.new_zeros(0),
+        excluded=0,
+        clipping=clipping,
+        grouping=grouping,
+        jacobian=grouping.jacobian(),
+    )
 
 
 def _is_compiled(model: nn.Module, loss_fn: LossFn) -> bool:
@@ -349,4 +373,7 @@ def _refuse_autocast() -> None:
 
 def _eager(compiled: bool) -> AbstractContextManager[Any]:
     """Run compiled code eagerly: a compiled graph knows nothing of an engine's replaced forward."""
-    return torch.compiler.set_stance("force_eager") if compiled else nullcontext()
+    if not compiled:
+        return nullcontext()
+    stance: AbstractContextManager[Any] = torch.compiler.set_stance("force_eager")
+    return stance

@@ -58,7 +58,8 @@ class Clipping:
     stability: float = 0.01
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mode", choice(self.mode, ClippingMode, "clipping mode"))
+        mode = choice(self.mode, ClippingMode, "clipping mode")
+        object.__setattr__(self, "mode", mode)
         positive(clip_norm=self.clip_norm, stability=self.stability)
 
     def factors(self, norms: Tensor) -> Tensor:
@@ -71,7 +72,8 @@ class Clipping:
         Returns:
             [B, G]; 0 where the norm is infinite.
         """
-        bound = self.clip_norm * (1 - ROUNDING_UNITS * torch.finfo(norms.dtype).eps)
+        margin = ROUNDING_UNITS * torch.finfo(norms.dtype).eps
+        bound = self.clip_norm * (1 - margin)
         if self.mode is ClippingMode.NONE:
             return (norms < math.inf).to(norms.dtype)
         if self.mode is ClippingMode.AUTOMATIC:
@@ -86,12 +88,21 @@ class Clipping:
         """
         if self.mode is ClippingMode.NONE:
             return math.inf
-        reach = self.clip_norm * math.sqrt(groups if self.mode is ClippingMode.PER_LAYER else 1)
-        factor = {Relation.ADD_OR_REMOVE: 1.0, Relation.REPLACE_ONE: 2.0}
-        return factor[relation] * reach
+        reach = self.clip_norm
+        if self.mode is ClippingMode.PER_LAYER:
+            reach *= math.sqrt(groups)
+        factors = {
+            Relation.ADD_OR_REMOVE: 1.0,
+            Relation.REPLACE_ONE: 2.0,
+        }
+        return factors[relation] * reach
 
     def to_dict(self) -> dict[str, Any]:
-        return {"mode": str(self.mode), "clip_norm": self.clip_norm, "stability": self.stability}
+        return {
+            "mode": str(self.mode),
+            "clip_norm": self.clip_norm,
+            "stability": self.stability,
+        }
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> "Clipping":
@@ -135,11 +146,15 @@ class Jacobian(dict[str, Tensor]):
 
     def divide(self, name: str, gradient: Tensor) -> Tensor:
         """Before the clip: the gradient in the unit of the weights."""
-        return gradient / self[name] if name in self else gradient
+        if name in self:
+            return gradient / self[name]
+        return gradient
 
     def multiply_(self, name: str, noisy_sum: Tensor) -> Tensor:
         """After the noise, in place: the noisy sum as a gradient of the parameter again."""
-        return noisy_sum.mul_(self[name]) if name in self else noisy_sum
+        if name in self:
+            return noisy_sum.mul_(self[name])
+        return noisy_sum
 
 
 @dataclass(frozen=True)
@@ -185,12 +200,16 @@ class Grouping:
     @cached_property
     def count(self) -> int:
         """How many groups there are."""
-        return 1 + max(self.group_of.values())
+        last = max(self.group_of.values())
+        return last + 1
 
     @cached_property
     def names(self) -> dict[int, str]:
         """The name of each parameter in the model, by the parameter's identity."""
-        return {id(parameter): name for name, parameter in self.parameters.items()}
+        found = {}
+        for name, parameter in self.parameters.items():
+            found[id(parameter)] = name
+        return found
 
     def jacobian(self) -> Jacobian:
         """The Jacobian of the scale parameters, at their present values; new tensors."""
@@ -203,7 +222,11 @@ class Grouping:
 
 
 def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: p for name, p in module.named_parameters() if p.requires_grad}
+    found = {}
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            found[name] = parameter
+    return found
 
 
 def _group_by_unit(names: Mapping[int, str], units: Iterable[Unit]) -> dict[str, int]:
@@ -227,7 +250,9 @@ def _scale_layers(
     found = []
     for layer in model.modules():
         if isinstance(layer, VariationalLayer) and layer.scale_jacobian():
-            own = layer.named_parameters(recurse=False)
-            trained = {local: names[id(p)] for local, p in own if id(p) in names}
+            trained = {}
+            for local, parameter in layer.named_parameters(recurse=False):
+                if id(parameter) in names:
+                    trained[local] = names[id(parameter)]
             found.append((layer, trained))
     return tuple(found)

@@ -205,7 +205,8 @@ def largest_size(dtype: torch.dtype) -> float:
     before. Both errors are below 10⁻¹⁰, and nothing that learns comes near: an example beyond is
     excluded.
     """
-    return float(torch.finfo(dtype).max ** 0.8)
+    largest = torch.finfo(dtype).max
+    return float(largest**0.8)
 
 
 def product(left: Tensor, right: Tensor, chunk: int) -> Tensor:
@@ -218,7 +219,9 @@ def product(left: Tensor, right: Tensor, chunk: int) -> Tensor:
 
 def additions(length: int, chunk: int) -> int:
     """How many products and sums of products :func:`product` adds up for one entry."""
-    return min(length, chunk) + math.ceil(length / chunk)
+    within_a_chunk = min(length, chunk)
+    chunks = math.ceil(length / chunk)
+    return within_a_chunk + chunks
 
 
 def rounded_up(total: Tensor, magnitude: Tensor, count: int) -> Tensor:
@@ -235,11 +238,14 @@ def rounded_up(total: Tensor, magnitude: Tensor, count: int) -> Tensor:
         magnitude: at least the sum of the magnitudes; (Σ_k ‖term k‖)² by Cauchy and Schwarz.
         count: n; see :func:`additions`.
     """
-    error = count * torch.finfo(total.dtype).eps * magnitude
-    return total.clamp_min(0) + error
+    unit = torch.finfo(total.dtype).eps
+    error = count * unit * magnitude
+    at_least_zero = total.clamp_min(0)
+    return at_least_zero + error
 
 
 def blocks(factor: Tensor, groups: int) -> Tensor:
     """[B, G, T, d / G] of a factor [B, T, d]."""
-    split = factor.reshape(*factor.shape[:2], groups, -1)  # [B, T, G, d / G]
+    count, positions, _ = factor.shape
+    split = factor.reshape(count, positions, groups, -1)  # [B, T, G, d / G]
     return split.transpose(1, 2)

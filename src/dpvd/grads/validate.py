@@ -36,17 +36,17 @@ class Problem:
     replacement: str
 
     def __str__(self) -> str:
-        place = f"{self.kind} at {self.module!r}" if self.module else self.kind
-        return f"{place} {self.reason}. {self.replacement}"
+        where = self.kind
+        if self.module:
+            where += f" at {self.module!r}"
+        return f"{where} {self.reason}. {self.replacement}"
 
 
 def check(model: nn.Module) -> list[Problem]:
-    """List everything in a model that private training cannot take, in the mode (train or eval)
-    that it is in.
+    """List everything in a model, in its present mode, that private training cannot take.
 
     Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words.
-        The model is
-    neither run nor changed.
+    The model is neither run nor changed.
 
     Edge cases: that a custom module mixes examples, or keeps something of them, cannot be seen by
     looking at it; ``clipped_grad`` finds it by trying.
@@ -175,12 +175,9 @@ def _sparse_gradients(module: nn.Module) -> Complaint | None:
 
 
 def _overlapping(module: nn.Module) -> Complaint | None:
-    trainable = (p for p in module.parameters(recurse=False) if p.requires_grad and not is_lazy(p))
-    if any(
-        stride == 0 and size > 1
-        for p in trainable
-        for stride, size in zip(p.stride(), p.shape, strict=True)
-    ):
+    own = module.parameters(recurse=False)
+    trainable = [p for p in own if p.requires_grad and not is_lazy(p)]
+    if any(_has_shared_entries(parameter) for parameter in trainable):
         return (
             (
                 "trains a parameter whose entries share memory (expand): no noise can be added to"
@@ -189,6 +186,14 @@ def _overlapping(module: nn.Module) -> Complaint | None:
             "Give it memory of its own: nn.Parameter(values.clone())",
         )
     return None
+
+
+def _has_shared_entries(parameter: nn.Parameter) -> bool:
+    """Whether steps along a dimension stay at one address."""
+    for stride, size in zip(parameter.stride(), parameter.shape, strict=True):
+        if stride == 0 and size > 1:
+            return True
+    return False
 
 
 def _lazy(module: nn.Module) -> Complaint | None:
@@ -236,7 +241,8 @@ _DETECTORS: tuple[Callable[[nn.Module], Complaint | None], ...] = (
 
 # Wu and He (arXiv:1803.08494v3) find 32 groups best. A group needs several channels: batch norm is
 # also used on flat features, where a group of one channel would be normalised to zero.
-MOST_GROUPS, FEWEST_CHANNELS = 32, 8
+MOST_GROUPS = 32
+FEWEST_CHANNELS = 8
 
 
 @dataclass(frozen=True)
@@ -253,8 +259,9 @@ class Repair:
 
 
 def fix(model: nn.Module) -> nn.Module:
-    """Return a copy of the model with group norm for batch norm, and no running statistics; the
-    model is untouched.
+    """Return a copy of the model with group norm for batch norm, and no running statistics.
+
+    The model itself is untouched.
 
     Guarantees: affine weights, ``requires_grad``, device, dtype and mode are kept; a module used in
     several places stays one module. The copy carries the account of what was done as ``repair``,
@@ -273,9 +280,8 @@ def fix(model: nn.Module) -> nn.Module:
     1: BatchNorm2d became GroupNorm of 8 groups
     """
     for name, module in model.named_modules():
-        if (
-            isinstance(module, _BatchNorm) and module.num_features == 0
-        ):  # lazy: not known before the first call
+        is_lazy_norm = isinstance(module, _BatchNorm) and module.num_features == 0
+        if is_lazy_norm:  # not known before the first call
             raise DpvdError(
                 f"{type(module).__name__} at {name!r} does not know its channels yet: call the"
                 " model first"
@@ -287,10 +293,8 @@ def fix(model: nn.Module) -> nn.Module:
     }
     changes = tuple(_changes(named, replacements))
     for parent in list(copied.modules()):
-        for (
-            name,
-            child,
-        ) in parent._modules.items():  # named_children() would skip the repeats of a child
+        # named_children() would skip the repeats of a child.
+        for name, child in parent._modules.items():
             if child in replacements:
                 parent._modules[name] = replacements[child]
     result = replacements.get(copied, copied)
@@ -316,13 +320,14 @@ def _changes(
 
 def _group_norm(norm: _BatchNorm) -> nn.GroupNorm:
     channels = norm.num_features
-    fitting = (
-        g
-        for g in range(1, MOST_GROUPS + 1)
-        if channels % g == 0 and channels // g >= FEWEST_CHANNELS
-    )
-    group_norm = nn.GroupNorm(max(fitting, default=1), channels, norm.eps, affine=False)
+    groups = 1
+    for candidate in range(1, MOST_GROUPS + 1):
+        is_divisor = channels % candidate == 0
+        if is_divisor and channels // candidate >= FEWEST_CHANNELS:
+            groups = candidate
+    group_norm = nn.GroupNorm(groups, channels, norm.eps, affine=False)
     if norm.affine:
         group_norm.affine = True
-        group_norm.weight, group_norm.bias = norm.weight, norm.bias
+        group_norm.weight = norm.weight
+        group_norm.bias = norm.bias
     return group_norm.train(norm.training)

@@ -171,7 +171,8 @@ class Account:
         Raises:
             DpvdError: if it is of a run under another plan.
         """
-        run, entries = saved["run"], saved["entries"]
+        run = saved["run"]
+        entries = saved["entries"]
         if entries[run]["plan"] != self.plan.to_dict():
             raise DpvdError(
                 "the saved account belongs to another plan: go on with the plan it was started with"
@@ -211,7 +212,9 @@ class Account:
             seen=_seen([*counted, self.entries[self.run]]),
             not_covered=self._not_covered(others),
         )
-        return self._jointly(own) if counted else own
+        if counted:
+            return self._jointly(own)
+        return own
 
     def event(self, steps: int) -> DpEvent:
         """What is released of this data after so many steps of this run, earlier runs included.
@@ -221,7 +224,9 @@ class Account:
         """
         own = self.plan.event(steps)
         earlier = [plan.event(taken) for plan, taken in self._earlier()]
-        return ComposedDpEvent([*earlier, own]) if earlier else own
+        if earlier:
+            return ComposedDpEvent([*earlier, own])
+        return own
 
     def _others(self) -> list[dict[str, Any]]:
         """Other runs than this one of which something was charged."""
@@ -267,10 +272,10 @@ class Account:
         """What no run covers, and runs that were declared to be on other data."""
         entries = (*others, self.entries[self.run])
         words = [words for entry in entries for words in entry["not_covered"]]
-        left_out = sum(entry["charged"] for entry in others if entry["other_data"])
-        if left_out:
+        elsewhere = sum(entry["charged"] for entry in others if entry["other_data"])
+        if elsewhere:
             words.append(
-                f"{left_out} earlier private steps of this model, declared to be on other data"
+                f"{elsewhere} earlier private steps of this model, declared to be on other data"
             )
         return _distinct(words)
 
@@ -304,9 +309,7 @@ class _Weights:
 
 
 Held = list[Mapping[str, Tensor | None]]
-"""Where the modules of a model hold their parameters and buffers. Walking the model at every step
-would be slow.
-"""
+"""Where a model's modules hold parameters and buffers: walking the model would be slow."""
 
 
 def _holders_of(model: nn.Module) -> Held:

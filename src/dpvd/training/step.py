@@ -377,7 +377,9 @@ class PrivateStep:
 
     def _isolation(self) -> str:
         """Why no example reached into another's gradient; empty without clipping."""
-        return self.clipper.describe_isolation() if self.plan.private else ""
+        if self.plan.private:
+            return self.clipper.describe_isolation()
+        return ""
 
     def _draw_of(self, batch: Any, count: int) -> Draw | None:
         """The draw that a batch is; None where the caller declares the batches."""

@@ -54,8 +54,10 @@ def loop(
 def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
     """[B, G]: the norms of the examples' gradients, with a part of one in memory at a time."""
     norms = []
-    for loss, gradients in _examples(model, loss_fn, batch, grouping, grouping.jacobian()):
-        norms.append(_norms(loss, gradients, grouping))
+    jacobian = grouping.jacobian()
+    for loss, gradients in _examples(model, loss_fn, batch, grouping, jacobian):
+        own = _norms(loss, gradients, grouping)
+        norms.append(own)
     return loss.new_tensor(norms)
 
 
@@ -64,8 +66,10 @@ def norms_in_joint_pass(
 ) -> Tensor:
     """[G]: the norms of one example's gradient, taken from a pass over all examples."""
     losses = per_example_losses(model, loss_fn, batch)
-    gradients = _gradients(losses[i], grouping.parameters, grouping.jacobian())
-    norms = _norms(losses[i].detach(), gradients, grouping)
+    loss = losses[i]
+    jacobian = grouping.jacobian()
+    gradients = _gradients(loss, grouping.parameters, jacobian)
+    norms = _norms(loss.detach(), gradients, grouping)
     return losses.new_tensor(norms)
 
 
@@ -100,7 +104,9 @@ def _gradients(
 def _chunks(parameters: dict[str, nn.Parameter]) -> list[list[str]]:
     """Group parameters into chunks of at most a quarter of all entries; one alone may have more."""
     sizes = {name: parameter.numel() for name, parameter in parameters.items()}
-    most = max(CHUNK, max(sizes.values()), sum(sizes.values()) // 4)
+    largest = max(sizes.values())
+    quarter = sum(sizes.values()) // 4
+    most = max(CHUNK, largest, quarter)
     chunks: list[list[str]] = []
     room = 0
     for name, size in sizes.items():
@@ -124,11 +130,14 @@ def _norms(loss: Tensor, gradients: Gradients, grouping: Grouping) -> list[float
 
 
 def _factor(norm: float, clipping: Clipping, dtype: torch.dtype) -> float:
-    bound = clipping.clip_norm * (1 - ROUNDING_UNITS * torch.finfo(dtype).eps)
+    margin = ROUNDING_UNITS * torch.finfo(dtype).eps
+    bound = clipping.clip_norm * (1 - margin)
     if norm == math.inf:
         return 0.0
     if clipping.mode is ClippingMode.NONE:
         return 1.0
     if clipping.mode is ClippingMode.AUTOMATIC:
         return bound / (norm + clipping.stability)
-    return min(1.0, bound / norm) if norm > 0 else 1.0
+    if norm > 0:
+        return min(1.0, bound / norm)
+    return 1.0

@@ -29,14 +29,17 @@ def vmapped(
     ) -> tuple[Tensor, Tensor]:
         with tape_from(draws), substituted(holders, values):
             batch_of_one = [tensor.unsqueeze(0) for tensor in example]
-            loss = loss_fn(model, *batch_of_one).squeeze(0)
+            losses = loss_fn(model, *batch_of_one)
+            loss = losses.squeeze(0)
         return loss, loss
 
-    per_example = vmap(grad(loss_of, has_aux=True), in_dims=(None, 0, 0), randomness="different")
+    gradient_and_loss = grad(loss_of, has_aux=True)
+    per_example = vmap(gradient_and_loss, in_dims=(None, 0, 0), randomness="different")
     found, losses = per_example(parameters, tape.draws, batch)
     with torch.no_grad():
         jacobian = grouping.jacobian()
         gradients = {}
         for name, values in found.items():  # [B, *shape]
-            gradients[name] = Materialised(jacobian.divide(name, values))
+            divided = jacobian.divide(name, values)
+            gradients[name] = Materialised(divided)
         return clip(gradients, losses, clipping, grouping, jacobian)

@@ -6,7 +6,6 @@ factors.
 """
 
 import logging
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -82,10 +81,12 @@ def find_units(model: nn.Module) -> list[Unit]:
         has_rule = type(module) in RULES
         owned = module.parameters(recurse=has_rule)
         if any(parameter.requires_grad for parameter in owned):
-            units.append(Unit(name, module, RULES.get(type(module))))
+            rule = RULES.get(type(module))
+            units.append(Unit(name, module, rule))
             return
+        prefix = f"{name}." if name else ""
         for child_name, child in module.named_children():
-            visit(f"{name}.{child_name}" if name else child_name, child)
+            visit(prefix + child_name, child)
 
     visit("", model)
     return units
@@ -135,7 +136,8 @@ def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., 
         if any(edge is not None for edge in trace.edges):
             draws = tape.draws[first:]
             aux = tape.aux[first:]
-            calls.append(Call(unit, args, kwargs, draws, aux, trace.edges, trace.saved))
+            call = Call(unit, args, kwargs, draws, aux, trace.edges, trace.saved)
+            calls.append(call)
         return output
 
     return forward
@@ -173,8 +175,10 @@ def _edges(unit: Unit, output: Any, expected: int) -> list[Any]:
         raise CannotFactor(f"{unit.name!r} returns {type(output).__name__}, not {what}")
     edges = []
     for value in outputs:
-        has_gradient = isinstance(value, Tensor) and value.requires_grad
-        edges.append(get_gradient_edge(value) if has_gradient else None)
+        edge = None
+        if isinstance(value, Tensor) and value.requires_grad:
+            edge = get_gradient_edge(value)
+        edges.append(edge)
     return edges
 
 
@@ -217,12 +221,16 @@ def _collect_terms(
 def _terms_of_call(call: Call, grads: Grads) -> Terms:
     """By the unit's rule, or by ``torch.func`` for a module without one."""
     rule = call.unit.rule
+    terms: Terms
     if rule is not None:
-        terms: Terms = rule(call.unit.module, call, *grads)
+        terms = rule(call.unit.module, call, *grads)
         return terms
     _log_fallback(call)
     found = module_gradients(call, *grads)
-    return {name: [Direct(values)] for name, values in found.items()}
+    terms = {}
+    for name, values in found.items():
+        terms[name] = [Direct(values)]
+    return terms
 
 
 def _check_precision(call: Call, grads: Grads) -> None:
@@ -236,9 +244,17 @@ def _check_precision(call: Call, grads: Grads) -> None:
 
 def _shared_left_factors(terms: Terms) -> set[int]:
     """Ids of the left factors that several parameters share."""
-    every = [term for parts in terms.values() for term in parts]
-    uses = Counter(id(term.left) for term in every if isinstance(term, Outer))
-    return {factor for factor, count in uses.items() if count > 1}
+    seen: set[int] = set()
+    shared: set[int] = set()
+    for parts in terms.values():
+        for term in parts:
+            if not isinstance(term, Outer):
+                continue
+            factor = id(term.left)
+            if factor in seen:
+                shared.add(factor)
+            seen.add(factor)
+    return shared
 
 
 _logged: set[type] = set()

@@ -102,8 +102,12 @@ def gram_is_cheaper(term: Outer, *, left_is_shared: bool = False) -> bool:
     """
     out = term.left.shape[-1] // term.groups
     into = term.right.shape[-1] // term.groups
-    width = into if left_is_shared else out + into
-    return term.positions**2 * width <= ENTRY_COST * out * into
+    width = into
+    if not left_is_shared:
+        width += out
+    gram_cost = term.positions**2 * width
+    gradient_cost = ENTRY_COST * out * into
+    return gram_cost <= gradient_cost
 
 
 @dataclass(frozen=True)
@@ -114,7 +118,10 @@ class RankOne:
 
     @classmethod
     def of(cls, terms: Sequence[Outer]) -> "RankOne":
-        return cls([_without_positions(term) for term in terms])
+        flat = []
+        for term in terms:
+            flat.append(_without_positions(term))
+        return cls(flat)
 
     def norms(self, products: InnerProducts) -> Norms:
         lefts = [products.squares(term.left) for term in self.terms]  # [B] each
@@ -222,11 +229,15 @@ class LookupRows:
 
     def add_sum(self, weights: Tensor, out: Tensor) -> None:
         table = out.view(self.rows, -1)
-        weighted = self.values * _column(weights, self.values)  # [B, T, d]
-        table.index_add_(0, self.index.flatten(), weighted.flatten(0, 1))
+        column = _column(weights, self.values)
+        weighted = self.values * column  # [B, T, d]
+        index = self.index.flatten()
+        table.index_add_(0, index, weighted.flatten(0, 1))
 
     def only(self, examples: Tensor) -> "LookupRows":
-        return LookupRows(self.index[examples], self.values[examples], self.rows)
+        index = self.index[examples]
+        values = self.values[examples]
+        return LookupRows(index, values, self.rows)
 
 
 @dataclass(frozen=True)
@@ -239,9 +250,11 @@ class Materialised:
     @classmethod
     def summed(cls, terms: Sequence[Term]) -> "Materialised":
         """The sum of several terms."""
-        parts = [term.materialised() for term in terms]
-        alike = [part.view_as(parts[0]) for part in parts]
-        return cls(reduce(torch.add, alike))
+        total = terms[0].materialised()
+        for term in terms[1:]:
+            more = term.materialised()
+            total = total + more.view_as(total)
+        return cls(total)
 
     def norms(self, products: InnerProducts) -> Norms:
         rows = self.values
@@ -323,8 +336,9 @@ class Recomputed:
         return Recomputed(replace(self.term, count=len(examples), compute=compute_chosen))
 
     def _parts(self) -> Iterator[slice]:
+        count = self.term.count
         entries = self.term.scale.numel()
-        return _chunks(self.term.count, entries)
+        return _chunks(count, entries)
 
 
 def _joined_in_time(terms: Sequence[Outer]) -> Outer:
@@ -348,20 +362,26 @@ def _inner(first: Outer, second: Outer) -> Tensor:
         scale = reduce(torch.mul, [scale[part] for scale in scales])
         per_output = product(right, scale.T, SCALED_CHUNK)  # [B, rows of the chunk]
         found.append(per_output.mul_(left[:, part]).sum(1))
-    return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+    if len(found) == 1:
+        return found[0]
+    return torch.stack(found).sum(0)
 
 
 def _chunks(count: int, entries: int) -> Iterator[slice]:
     """Slices of rows with at most CHUNK_ENTRIES entries in all, to bound memory."""
-    step = max(1, CHUNK_ENTRIES // max(1, entries))
+    fitting = CHUNK_ENTRIES // max(1, entries)
+    step = max(1, fitting)
     for begin in range(0, count, step):
-        yield slice(begin, begin + step)
+        end = begin + step
+        yield slice(begin, end)
 
 
 def _without_positions(term: Outer) -> Outer:
     if term.left.dim() == 2:
         return term
-    return Outer(term.left.squeeze(1), term.right.squeeze(1), term.scale)
+    left = term.left.squeeze(1)
+    right = term.right.squeeze(1)
+    return Outer(left, right, term.scale)
 
 
 def _column(weights: Tensor, like: Tensor) -> Tensor:

@@ -102,7 +102,10 @@ class Call:
             )
 
     def _has_one_tensor(self) -> bool:
-        return len(self.args) == 1 and not self.kwargs and isinstance(self.args[0], Tensor)
+        if len(self.args) != 1 or self.kwargs:
+            return False
+        (only,) = self.args
+        return isinstance(only, Tensor)
 
     def _versions(self) -> list[int]:
         """How often each input has been written to."""
@@ -148,24 +151,33 @@ class Outer:
 
     @property
     def positions(self) -> int:
-        return self.left.shape[1] if self.left.dim() == 3 else 1
+        if self.left.dim() == 3:
+            return self.left.shape[1]
+        return 1
 
     def materialised(self) -> Tensor:
         """[B, out, in / groups]: the per-example gradients."""
         left = blocks(with_positions(self.left), self.groups)  # [B, G, T, out / G]
         right = blocks(with_positions(self.right), self.groups)  # [B, G, T, in / G]
         product = (left.mT @ right).flatten(1, 2)
-        return product if self.scale is None else product * self.scale
+        if self.scale is None:
+            return product
+        return product * self.scale
 
     def divided_by(self, divisor: Tensor) -> "Outer":
         """The same gradients over a divisor of the parameter's shape."""
         divisor = divisor.flatten(1)  # a convolution's weight has more than two dimensions
-        scale = torch.ones_like(divisor) if self.scale is None else self.scale
-        return replace(self, scale=scale / divisor)
+        scale = self.scale
+        if scale is None:
+            scale = torch.ones_like(divisor)
+        divided = scale / divisor
+        return replace(self, scale=divided)
 
     def only(self, examples: slice | Tensor) -> "Outer":
         """The gradients of some examples."""
-        return replace(self, left=self.left[examples], right=self.right[examples])
+        left = self.left[examples]
+        right = self.right[examples]
+        return replace(self, left=left, right=right)
 
 
 @dataclass(frozen=True)
@@ -181,10 +193,14 @@ class Direct:
     scale: Tensor | None = None
 
     def materialised(self) -> Tensor:
-        return self.values if self.scale is None else self.values * self.scale
+        if self.scale is None:
+            return self.values
+        return self.values * self.scale
 
     def divided_by(self, divisor: Tensor) -> "Direct":
-        scale = divisor.reciprocal() if self.scale is None else self.scale / divisor
+        if self.scale is None:
+            return replace(self, scale=divisor.reciprocal())
+        scale = self.scale / divisor
         return replace(self, scale=scale)
 
 
@@ -211,7 +227,9 @@ class Lookup:
         return table.view(count, self.rows, width)
 
     def divided_by(self, divisor: Tensor) -> "Lookup":
-        return replace(self, values=self.values / divisor[self.index])
+        own = divisor[self.index]  # of the rows looked up
+        values = self.values / own
+        return replace(self, values=values)
 
 
 @dataclass(frozen=True)
@@ -230,10 +248,12 @@ class Deferred:
     scale: Tensor
 
     def materialised(self) -> Tensor:
-        return self.compute(slice(None)) * self.scale
+        values = self.compute(slice(None))
+        return values * self.scale
 
     def divided_by(self, divisor: Tensor) -> "Deferred":
-        return replace(self, scale=self.scale / divisor)
+        scale = self.scale / divisor
+        return replace(self, scale=scale)
 
 
 Term = Outer | Direct | Lookup | Deferred
@@ -297,12 +317,16 @@ class CustomForwardRule(MultiOutputRule):
 
 def with_positions(factor: Tensor) -> Tensor:
     """[B, T, d] as it is; [B, d] with one position."""
-    return factor if factor.dim() == 3 else factor.unsqueeze(1)
+    if factor.dim() == 3:
+        return factor
+    return factor.unsqueeze(1)
 
 
 def rows(factor: Tensor) -> Tensor:
     """[B, d] as it is; [B, ..., d] with all positions in one dimension."""
-    return factor if factor.dim() == 2 else factor.flatten(1, -2)
+    if factor.dim() == 2:
+        return factor
+    return factor.flatten(1, -2)
 
 
 def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
@@ -314,7 +338,9 @@ def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
 
 def sum_to_channels(values: Tensor) -> Tensor:
     """[B, C] from [B, C, ...]: the sum over all positions of an example."""
-    return values if values.dim() == 2 else values.flatten(2).sum(2)
+    if values.dim() == 2:
+        return values
+    return values.flatten(2).sum(2)
 
 
 def variance_gradient(call: Call, grad: Tensor) -> Tensor:

@@ -42,8 +42,7 @@ class Finding:
 
 
 def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool = False) -> Finding:
-    """Try out whether the examples of a batch keep to themselves, and whether the factored engine
-    is right on them.
+    """Try out whether examples keep to themselves, and whether the factored engine is right.
 
     Guarantees: random streams, buffers, attributes and variables are as before, to the last bit.
 
@@ -84,10 +83,12 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
 
 
 def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
-    """Try out whether something of a batch is kept for later, and name the buffers that change
-    without keeping any.
+    """Try out whether something of a batch is kept for later.
 
     Gradients that are formed for each example alone need no more than this.
+
+    Returns:
+        Names of the buffers that change without keeping any of the data.
 
     Raises:
         DpvdError: if a buffer keeps something of the data, or later losses depend on it in another
@@ -100,8 +101,7 @@ def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
 
 
 def why_not_mapped(subject: Subject, batch: Batch) -> str:
-    """Why torch.func cannot form the gradients of this model; empty if it can, and agrees with the
-    oracle.
+    """Why torch.func cannot form the gradients of this model; empty if it can, and is right.
 
     Where the model is random the draws differ, and there is nothing to compare: each gradient is
     formed alone.
@@ -126,4 +126,5 @@ def why_not_mapped(subject: Subject, batch: Batch) -> str:
 
 
 def _mapped_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping) -> Tensor:
-    return vmapped(model, loss_fn, batch, UNCLIPPED, grouping).norms
+    found = vmapped(model, loss_fn, batch, UNCLIPPED, grouping)
+    return found.norms

@@ -63,9 +63,7 @@ def stream_positions() -> tuple[Any, ...]:
 
 @contextmanager
 def equal_draws(model: nn.Module) -> Iterator["EqualDraws"]:
-    """No dropout, no sampling by dpvd's layers, and the same draws for every example in all
-    else.
-    """
+    """No dropout, no sampling by dpvd's layers, and otherwise equal draws for every example."""
     draws = EqualDraws()
     with dropout_off(model), sampling(False), draws:
         yield draws
@@ -118,7 +116,7 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
     the rows.
 
     Guarantees: an example's draws depend on the example and on the order of the calls, not on the
-    other examples. A permutation is not the identity but moves all by one place, so that mixing
+    other examples. A permutation is not the identity but moves all by one position, so that mixing
     through it still shows.
 
     Attributes:
@@ -132,9 +130,7 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """Nothing here is compiled; asking for that protection would load the compiler, which takes
-        a second.
-        """
+        """Nothing here is compiled; protection from it would load the compiler, for a second."""
         return False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -156,9 +152,8 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name == "native_dropout":
             return args[0].clone(), torch.ones_like(args[0], dtype=torch.bool)
         if name == "bernoulli_" and not isinstance(args[1] if len(args) > 1 else 0.5, Tensor):
-            return args[0].fill_(
-                1
-            )  # dropout that drops nothing, wherever the batch is in the tensor
+            # Dropout that drops nothing, wherever the batch is in the tensor.
+            return args[0].fill_(1)
         result = self._draw(func, args, options, name)
         first = result[0] if isinstance(result, tuple) else result
         self.shapes.append(first.shape[1:])
@@ -186,9 +181,7 @@ class EqualDraws(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._seeded(func, one, options).expand(size).clone()
 
     def _row_by_row(self, func: Any, args: Any, options: dict[str, Any], name: str) -> Any:
-        """Rows are slices that share memory: what an operation writes in place reaches the
-        whole.
-        """
+        """Rows are slices that share memory: a write in place reaches the whole."""
         count = len(args[0])
         found = [
             self._seeded(func, [_row(value, i, count) for value in args], options)
@@ -214,4 +207,6 @@ def _uses_cuda() -> bool:
 
 def _row(value: Any, i: int, count: int) -> Any:
     has_rows = isinstance(value, Tensor) and value.dim() > 0 and len(value) == count
-    return value[i : i + 1] if has_rows else value
+    if has_rows:
+        return value[i : i + 1]
+    return value

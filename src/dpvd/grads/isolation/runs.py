@@ -36,7 +36,9 @@ class Subject:
 
     @property
     def device(self) -> torch.device:
-        return next(iter(self.grouping.parameters.values())).device
+        parameters = self.grouping.parameters
+        first = next(iter(parameters.values()))
+        return first.device
 
 
 class CannotTry(Exception):

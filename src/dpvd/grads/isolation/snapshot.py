@@ -234,16 +234,14 @@ def _fill(cell: CellType, value: Any) -> None:
 
 
 def _rebound_globals(function: FunctionType) -> dict[str, Any]:
-    """Globals that a function names and might rebind: neither functions, nor classes, nor modules
-    of Python.
-    """
-    names = function.__globals__
+    """Globals that a function names and might rebind: no functions, classes or modules."""
+    known = function.__globals__
     fixed = (FunctionType, type, ModuleType)
-    return {
-        name: names[name]
-        for name in function.__code__.co_names
-        if name in names and not isinstance(names[name], fixed)
-    }
+    found = {}
+    for name in function.__code__.co_names:
+        if name in known and not isinstance(known[name], fixed):
+            found[name] = known[name]
+    return found
 
 
 def _same(one: Any, other: Any) -> bool:

@@ -212,7 +212,8 @@ class Trial(Runner):
         return counted + uncounted
 
     def _left_now(self) -> Snapshot:
-        return Snapshot(self.subject.model, self.subject.loss_fn)
+        subject = self.subject
+        return Snapshot(subject.model, subject.loss_fn)
 
     def _run_replaced(self, way: str) -> tuple[Batch, Run]:
         """A run with the other rows replaced; enlarged and relabelled if the model allows it."""
@@ -271,7 +272,8 @@ class Trial(Runner):
         return int(finite.argmax())
 
     def _others(self) -> Tensor:
-        is_other = torch.ones(batch_size(self.batch), dtype=torch.bool)
+        count = batch_size(self.batch)
+        is_other = torch.ones(count, dtype=torch.bool)
         is_other[self.observed] = False
         return is_other.nonzero().squeeze(1)
 

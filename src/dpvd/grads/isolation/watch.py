@@ -24,6 +24,7 @@ __all__ = [
 
 DEEPEST = 4  # how many objects are opened, one inside the other, in search of state
 
+_LIBRARIES = ("torch", "numpy", "builtins", "functools", "logging", "threading")
 _SUMMED = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 ModuleState = tuple[
@@ -48,8 +49,9 @@ class StructureWatch:
         self._modules = [_state_of(module) for module in modules]
 
     def same_modules(self) -> bool:
-        """Asked twice in every step: walking the model anew would be ten times slower."""
-        return all(map(_as_before, self._modules))
+        """Asked in every step: walking the model anew would be ten times slower."""
+        known = self._modules
+        return all(map(_as_before, known))
 
     def same_loss(self, loss_fn: LossFn) -> bool:
         if loss_fn is not self._loss_fn:
@@ -59,9 +61,7 @@ class StructureWatch:
 
 
 def _watched_parts(value: Any, depth: int = 3) -> list[Any]:
-    """What a loss is made of, in order, and what its parts are made of; in place of a number its
-    type.
-    """
+    """What a loss and its parts are made of, in order; for a number its type."""
     found: list[Any] = []
     for held in _held_by(value):
         if isinstance(held, int | float) and not isinstance(held, bool):
@@ -85,8 +85,9 @@ def _held_by(value: Any) -> list[Any]:
 
 
 def _attributes(owner: Any) -> list[Any]:
-    """Attributes that may decide what is computed. Others change all the time, as the last loss or
-    a history does.
+    """Attributes that may decide what is computed.
+
+    Others change all the time, as the last loss or a history does.
     """
     if isinstance(owner, nn.Module) or not is_plain_object(owner):
         return []
@@ -119,8 +120,7 @@ def _as_before(state: ModuleState) -> bool:
 
 
 class BufferWatch:
-    """The buffers of a model and of the modules in its loss, watched from step to step; its
-    parameters, if asked to.
+    """The buffers of a model and of its loss, watched from step to step; parameters if asked.
 
     A change is seen by the counter that torch keeps of writes to a tensor, not by looking at
     values: this is asked twice in every step.
@@ -176,9 +176,7 @@ class BufferWatch:
 
 
 def parts_of(value: Any) -> list[tuple[str, Any]]:
-    """What a callable is made of, with names: cells, globals that it names, arguments bound to it,
-    its object.
-    """
+    """What a callable is made of, by name: cells, globals, bound arguments, its object."""
     if isinstance(value, partial):
         bound = [(str(i), argument) for i, argument in enumerate(value.args)]
         return [("func", value.func), *bound, *value.keywords.items()]
@@ -198,17 +196,18 @@ def parts_of(value: Any) -> list[tuple[str, Any]]:
 def digest(tensor: Tensor) -> str:
     """The sum of a tensor's entries in double precision, as text, in which NaN equals NaN.
 
-    It shows that something was written where torch does not count it. Taken piece by piece: as a
-    whole it would take a copy of twice the tensor's size.
+    It shows that something was written where torch does not count it. Summed in chunks: as a whole
+    it would take a copy of twice the tensor's size.
     """
-    pieces = torch.split(tensor.detach().reshape(-1), 1 << 18)
-    return float(sum(float(piece.sum(dtype=torch.float64)) for piece in pieces)).hex()
+    flat = tensor.detach().reshape(-1)
+    total = 0.0
+    for chunk in torch.split(flat, 1 << 18):
+        total += float(chunk.sum(dtype=torch.float64))
+    return total.hex()
 
 
 def modules_of(loss_fn: Any) -> list[tuple[str, nn.Module]]:
-    """The modules that a loss holds, by where they were found; modules inside those are not
-    listed.
-    """
+    """The modules that a loss holds, by where they were found; not those inside them."""
     found: dict[int, tuple[str, nn.Module]] = {}
 
     def visit(name: str, value: Any, depth: int) -> None:
@@ -237,9 +236,12 @@ def is_plain_object(value: Any) -> bool:
     """Whether this is an object of the user's own, with attributes that can be looked at."""
     if isinstance(value, type | ModuleType) or not hasattr(value, "__dict__"):
         return False
-    package = type(value).__module__.partition(".")[0]
-    return package not in ("torch", "numpy", "builtins", "functools", "logging", "threading")
+    name = type(value).__module__
+    package, _, _ = name.partition(".")
+    return package not in _LIBRARIES
 
 
 def joined(name: str, local: str) -> str:
-    return f"{name}.{local}" if name else local
+    if name:
+        return f"{name}.{local}"
+    return local

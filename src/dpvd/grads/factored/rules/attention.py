@@ -221,7 +221,9 @@ def _scale_gradient(layer: AttentionMap, factors: Factors, dims: int) -> Tensor:
         shared = u.sum(-1, keepdim=True) * variance if variance.dim() < 2 else u @ variance
         parts.append((shared * square).sum(1))
     together = torch.cat(parts, -1)
-    return together if dims else together.sum(1)
+    if dims:
+        return together
+    return together.sum(1)
 
 
 def _batch_dims(layer: nn.MultiheadAttention) -> tuple[int, ...]:

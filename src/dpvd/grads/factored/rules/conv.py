@@ -42,7 +42,8 @@ UNFOLDED_ENTRIES = 1 << 18  # 1 MB in float32
 
 def conv(layer: Any, call: Call, grad: Tensor) -> Terms:
     """y = x ∗ W + b, for every convolution of torch, transposed ones included."""
-    weight = _weight_term(layer, call.input(), grad)
+    x = call.input()
+    weight = _weight_term(layer, x, grad)
     bias = Direct(sum_to_channels(grad))
     return {"weight": [weight], "bias": [bias]}
 
@@ -166,7 +167,8 @@ def _span(layer: Any, d: int) -> int:
 
 def _positions(x: Tensor) -> Tensor:
     """[B, T, C] from [B, C, *]."""
-    return x.flatten(2).transpose(1, 2)
+    flat = x.flatten(2)  # [B, C, T]
+    return flat.transpose(1, 2)
 
 
 RULES: dict[type[nn.Module], Rule] = {

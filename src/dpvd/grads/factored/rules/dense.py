@@ -22,14 +22,16 @@ __all__ = ["RULES"]
 
 def linear(layer: nn.Linear, call: Call, grad: Tensor) -> Terms:
     """y = x Wᵀ + b."""
-    return _linear_terms(call.input(), grad)
+    x = call.input()
+    return _linear_terms(x, grad)
 
 
 def input_dropout(
     layer: BinaryDropoutLinear | GaussianDropoutLinear, call: Call, grad: Tensor
 ) -> Terms:
     """y = (x ∘ s) Wᵀ + b with a fixed distribution of s."""
-    return _linear_terms(_noisy_input(layer, call), grad)
+    noisy = _noisy_input(layer, call)
+    return _linear_terms(noisy, grad)
 
 
 def additive(layer: AdditiveLinear, call: Call, grad: Tensor) -> Terms:
@@ -102,8 +104,9 @@ def _variance_terms(variance: Tensor, x: Tensor, u: Tensor, parameter: Tensor) -
 
 def _reduced(per_input: Tensor, parameter: Tensor) -> Direct:
     """[B, in] for a parameter per input unit, its sum for one parameter in all."""
-    values = per_input if parameter.dim() else per_input.sum(1)
-    return Direct(values)
+    if parameter.dim() == 0:
+        return Direct(per_input.sum(1))
+    return Direct(per_input)
 
 
 def _noisy_input(layer: Any, call: Call) -> Tensor:

@@ -10,7 +10,9 @@ __all__ = ["RULES"]
 
 def embedding(layer: nn.Embedding, call: Call, grad: Tensor) -> Terms:
     """y_t = W[i_t]."""
-    return {"weight": [_looked_up(layer, call.input(), grad)]}
+    index = call.input()
+    weight = _looked_up(layer, index, grad)
+    return {"weight": [weight]}
 
 
 def additive(layer: AdditiveEmbedding, call: Call, grad: Tensor) -> Terms:

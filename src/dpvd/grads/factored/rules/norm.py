@@ -22,15 +22,18 @@ def layer_norm(layer: nn.LayerNorm, call: Call, grad: Tensor) -> Terms:
 
 def rms_norm(layer: nn.RMSNorm, call: Call, grad: Tensor) -> Terms:
     """x̂ has mean square 1 over the last dimensions; no bias."""
-    normalised = F.rms_norm(call.input(), layer.normalized_shape, eps=layer.eps)
-    dims = len(layer.normalized_shape)
+    x = call.input()
+    shape = layer.normalized_shape
+    normalised = F.rms_norm(x, shape, eps=layer.eps)
+    dims = len(shape)
     weight = sum_to_last(grad * normalised, dims)
     return {"weight": [Direct(weight)]}
 
 
 def group_norm(layer: nn.GroupNorm, call: Call, grad: Tensor) -> Terms:
     """x̂ has mean 0 and variance 1 over each group of channels; a weight for each channel."""
-    normalised = F.group_norm(call.input(), layer.num_groups, eps=layer.eps)
+    x = call.input()
+    normalised = F.group_norm(x, layer.num_groups, eps=layer.eps)
     return _channel_terms(normalised, grad)
 
 
