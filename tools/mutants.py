@@ -48,15 +48,14 @@ GRADS = (
     "tests/grads/test_sensitivity.py",
     "tests/grads/test_edges.py",
     "tests/grads/test_extremes.py",
-    "tests/grads/test_accumulate.py",
+    "tests/grads/test_micro_batches.py",
 )
 PROVENANCE = "tests/training/test_provenance.py"
 
 # For each module the quick tests that ought to notice, likely ones first.
 TESTS: dict[str, tuple[str, ...]] = {
     "grads/clipping.py": GRADS,
-    "grads/clipped.py": GRADS,
-    "grads/assemble.py": GRADS,
+    "grads/per_example.py": GRADS,
     "mechanisms/sampling.py": ("tests/mechanisms/test_sampling.py", "tests/test_plan.py"),
     "mechanisms/noise.py": ("tests/mechanisms/test_noise.py",),
     "mechanisms/drawn.py": (PROVENANCE,),
@@ -64,6 +63,7 @@ TESTS: dict[str, tuple[str, ...]] = {
     "training/checks.py": (PROVENANCE, "tests/training/test_step.py"),
     "training/update.py": ("tests/training/test_update.py", "tests/training/test_step.py"),
     "training/account.py": (PROVENANCE,),
+    "training/account_store.py": (PROVENANCE,),
     "plan.py": ("tests/test_plan.py", PROVENANCE),
     "privacy/events.py": ("tests/privacy/test_events.py",),
     "privacy/ledger.py": ("tests/privacy/test_ledger.py", PROVENANCE),

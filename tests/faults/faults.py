@@ -7,6 +7,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 """
 
 from tests.faults import (
+    contract_faults,
     isolation_faults,
     mechanisms_faults,
     privacy_faults,
@@ -17,14 +18,14 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS"]
 
 STEP, UPDATE, FIT, PLAN = "training/step.py", "training/update.py", "training/fit.py", "plan.py"
-NOISE = "mechanisms/noise.py"
+NOISE, PER_EXAMPLE = "mechanisms/noise.py", "grads/per_example.py"
 
 
 FAULTS = [
     Fault(
         "noise half as large",
         NOISE,
-        {"GridScale(noise.unit, noise.std, piece": "GridScale(noise.unit, noise.std / 2, piece"},
+        {"GridScale(noise.unit, noise.std, chunk": "GridScale(noise.unit, noise.std / 2, chunk"},
         "tests/mechanisms/test_noise.py::TestReleaseSums::test_adds_noise_of_the_right_scale_to_every_sum",
     ),
     Fault(
@@ -175,7 +176,7 @@ FAULTS = [
     Fault(
         "per-layer clipping accounted as flat",
         "grads/clipping.py",
-        {"math.sqrt(groups if self.mode is ClippingMode.PER_LAYER else 1)": "1.0"},
+        {"            reach *= math.sqrt(groups)\n": "            pass\n"},
         "tests/grads/test_sensitivity.py::test_per_layer_clipping_reaches_beyond_the_flat_bound",
     ),
     Fault(
@@ -183,35 +184,36 @@ FAULTS = [
         STEP,
         {
             "            self._charge(draw)\n"
-            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n": ""
-            "            self.update.release(noise, self._noise, jacobian, kl_by_name)\n"
+            "            self.update.release(noise, self._noise, kl_by_name)\n": ""
+            "            self.update.release(noise, self._noise, kl_by_name)\n"
             "            self._charge(draw)\n",
         },
         "tests/training/test_step.py::test_a_step_is_on_disk_before_its_noisy_result_exists",
     ),
     Fault(
-        "biases left out of the norm",
-        "grads/assemble.py",
+        "biases missing from the norm",
+        PER_EXAMPLE,
         {
-            "        so_far = columns": "        squared_norm *= not name.endswith('bias')\n        so_far = columns",
+            "        so_far = columns": "        squared_norm = squared_norm * (not name.endswith('bias'))\n"
+            "        so_far = columns",
         },
         "tests/grads/test_sensitivity.py::test_float32_rounding_does_not_break_the_bound",
     ),
     Fault(
         "norms believed although a factor's square vanished",
-        "grads/assemble.py",
-        {"[losses.abs(), *products.sizes]": "[losses.abs()]"},
+        PER_EXAMPLE,
+        {"[losses.abs(), *sizes.values()]": "[losses.abs()]"},
         "tests/grads/test_extremes.py::test_squares_that_vanish_do_not_hide_a_gradient[18-Linear]",
     ),
     Fault(
         "repeated rows of a table taken for as short as their sum",
-        "grads/forms.py",
-        {"return rounded_up(total, magnitude, self.index.shape[1])": "return total"},
+        "grads/factored/represent.py",
+        {"return Norms(rounded_up(total, magnitude, positions), ())": "return Norms(total, ())"},
         "tests/grads/test_extremes.py::test_repeated_rows_that_cancel_do_not_take_the_noise_along[1e+30]",
     ),
     Fault(
         "biases not scaled by the clip factor",
-        "grads/clipped.py",
+        PER_EXAMPLE,
         {
             "            if total.is_contiguous():\n": "            if name.endswith('bias'):\n"
             "                weights = weights.clamp_min(1.0)\n"
@@ -264,6 +266,7 @@ FAULTS = [
         {"clipping = self.clipper.clipping": "clipping = self.plan.clipping"},
         "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
+    *contract_faults.FAULTS,
     *isolation_faults.FAULTS,
     *mechanisms_faults.FAULTS,
     *privacy_faults.FAULTS,

@@ -5,18 +5,19 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS"]
 
 TESTS = "tests/grads/test_isolation.py::"
+CLIPPER, TRIAL = "grads/clipper.py", "grads/isolation/trial.py"
 
 FAULTS = [
     Fault(
         "a loss that changed taken for the one that was tried out",
-        "grads/api.py",
+        CLIPPER,
         {"if grouping is None or grouping is not self._grouping:": "if grouping is None:"},
         "tests/training/test_provenance.py::TestWhatIsFoundLate::"
         "test_a_loss_that_begins_to_mix_is_refused_in_its_next_step",
     ),
     Fault(
         "engine remembered after a batch of one example",
-        "grads/choice.py",
+        CLIPPER,
         {
             "            if batch_size(batch) > 1:\n                self._is_due": "            self._chosen = "
             "Engine.FACTORED\n            if True:\n                self._is_due"
@@ -25,7 +26,7 @@ FAULTS = [
     ),
     Fault(
         "mixing tolerated a hundred times as much",
-        "grads/closeness.py",
+        "grads/isolation/compare.py",
         {
             "    return within(ours, truth, relative * ": "    return within(ours, truth, 100 * relative * "
         },
@@ -33,7 +34,7 @@ FAULTS = [
     ),
     Fault(
         "no check when the model is random",
-        "grads/trial.py",
+        TRIAL,
         {
             "            self._replace_quietly(replaced, seen)\n": "            return\n",
             "        base = self._quiet_base()\n": "        return\n",
@@ -43,21 +44,21 @@ FAULTS = [
     ),
     Fault(
         "the fast engine for a model that could not be checked",
-        "grads/choice.py",
+        CLIPPER,
         {
-            "            if not finding.why_not:\n": "            if not finding.why_not or not finding.made:\n"
+            "        if not finding.why_not:\n": "        if not finding.why_not or not finding.made:\n"
         },
         TESTS + "test_noise_that_cannot_be_replayed_is_left_to_the_safe_engines",
     ),
     Fault(
         "buffers not compared",
-        "grads/trial.py",
+        TRIAL,
         {"            for name in own.changed_buffers(others):\n": "            for name in ():\n"},
         TESTS + "test_a_memory_bank_is_refused_by_name_and_left_empty",
     ),
     Fault(
         "attributes not compared",
-        "grads/trial.py",
+        TRIAL,
         {
             "            if own.same_as(others):\n": "            if not own.changed_buffers(others):\n"
         },
@@ -65,19 +66,19 @@ FAULTS = [
     ),
     Fault(
         "verdict kept for another loss",
-        "grads/api.py",
+        CLIPPER,
         {"            self._grouping = None  # work everything out anew\n": "            pass\n"},
         TESTS + "test_a_change_is_seen_at_the_next_batch[exchange_function-object]",
     ),
     Fault(
         "number of examples not varied",
-        "grads/isolation.py",
+        "grads/isolation/examine.py",
         {"                trial.change_size()\n": ""},
         TESTS + "test_a_loss_that_depends_on_the_size_of_the_batch_is_refused[<lambda>0]",
     ),
     Fault(
         "norms not compared",
-        "grads/trial.py",
+        TRIAL,
         {
             "            self._compare_norms(self.base, seen)\n": "            return\n",
             "        ours = self.run(few).norms\n": "        ours = None\n",
@@ -87,13 +88,13 @@ FAULTS = [
     ),
     Fault(
         "no check after the first",
-        "grads/choice.py",
+        CLIPPER,
         {"        self._is_due |= _is_due(step or self._batches)\n": ""},
         TESTS + "test_mixing_that_begins_unseen_is_found_by_the_next_check",
     ),
     Fault(
         "sensitivity worked out once although a layer is unfrozen later",
-        "grads/changes.py",
+        "grads/isolation/watch.py",
         {" or (now is not None and now.requires_grad is not train)": ""},
         TESTS + "test_the_sensitivity_follows_a_layer_that_is_unfrozen",
     ),

@@ -12,7 +12,7 @@ ACCOUNT, PLAN, STEP, UPDATE = (
     "training/step.py",
     "training/update.py",
 )
-CHECKS = "training/checks.py"
+DRAWN, STORE = "mechanisms/drawn.py", "training/account_store.py"
 TEST_PROVENANCE = "tests/training/test_provenance.py::"
 TEST_UPDATE = "tests/training/test_update.py::"
 
@@ -58,20 +58,20 @@ BATCHES = [
     ),
     Fault(
         "batches in any order",
-        CHECKS,
+        DRAWN,
         {"    if draw.step != position:\n": "    if False:\n"},
         TEST_PROVENANCE + "TestBatches::test_batches_come_in_order",
     ),
     Fault(
         "batches of another plan",
-        CHECKS,
-        {"    if draw.plan != plan.fingerprint:\n": "    if False:\n"},
+        DRAWN,
+        {"    if draw.plan != plan:\n": "    if False:\n"},
         TEST_PROVENANCE + "TestBatches::test_a_batch_of_another_plan_is_refused",
     ),
     Fault(
         "tensors of two draws taken for one batch",
-        "mechanisms/drawn.py",
-        {" and all(mark is first for mark in marks)": ""},
+        DRAWN,
+        {"first if all(mark is first for mark in marks) else None": "first"},
         TEST_PROVENANCE + "TestBatches::test_tensors_of_two_draws_are_refused",
     ),
     Fault(
@@ -82,13 +82,13 @@ BATCHES = [
     ),
     Fault(
         "an optimizer with parameters of its own",
-        CHECKS,
+        UPDATE,
         {"    if held == trained.keys():\n": "    if True:\n"},
         TEST_PROVENANCE + "TestWhatIsBound::test_an_optimizer_with_other_parameters_is_refused",
     ),
     Fault(
         "every process of a group with the whole budget",
-        CHECKS,
+        STEP,
         {"ranks > 1:\n": "False:\n"},
         TEST_PROVENANCE + "test_a_process_group_that_begins_later_is_refused_too",
     ),
@@ -97,28 +97,28 @@ BATCHES = [
 MEMORY = [
     Fault(
         "a new step object that begins anew",
-        ACCOUNT,
+        STORE,
         {
-            "    entries: Entries = vars(model).get(_KEPT, {})\n    _merge(entries, _entries_of(model))\n": ""
+            "    entries: Entries = vars(model).get(_KEPT, {})\n    merge(entries, entries_of(model))\n": ""
             "    entries: Entries = {}\n"
         },
         TEST_PROVENANCE + "TestAccountOfTheModel::test_the_same_cell_twice_goes_on_counting",
     ),
     Fault(
         "steps that a state dict does not bring along",
-        ACCOUNT,
+        STORE,
         {"        _read_line(self, state_dict)\n": ""},
         TEST_PROVENANCE
         + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[state dict]",
     ),
     Fault(
         "steps that a copy of the model does not know",
-        ACCOUNT,
+        STORE,
         {
-            "def _shared_entries(": "class _Local(dict):\n"
+            "def shared_entries(": "class _Local(dict):\n"
             "    def __deepcopy__(self, memo):\n"
             "        return _Local()\n\n\n"
-            "def _shared_entries(",
+            "def shared_entries(",
             "    entries: Entries = vars(model).get(_KEPT, {})\n": "    entries: Entries = vars(model).get("
             "_KEPT, _Local())\n",
         },
@@ -126,23 +126,20 @@ MEMORY = [
     ),
     Fault(
         "steps that the parts of a model do not know",
-        ACCOUNT,
-        {
-            "        for module in model.modules():\n            if _KEPT not in": ""
-            "        for module in [model]:\n            if _KEPT not in"
-        },
+        STORE,
+        {"vars(module)[_KEPT] = entries\n": "vars(model)[_KEPT] = entries\n"},
         TEST_PROVENANCE + "TestAccountOfTheModel::test_the_account_travels_with_the_weights[part]",
     ),
     Fault(
         "steps that earlier weights take back",
-        ACCOUNT,
+        STORE,
         {'max(known["charged"], entry["charged"])': 'entry["charged"]'},
         TEST_PROVENANCE + "TestAccountOfTheModel::test_earlier_weights_take_no_step_back",
     ),
     Fault(
         "other plans on the same model left out",
         ACCOUNT,
-        {"self._jointly(own) if counted else own": "own"},
+        {"return self._jointly(own)": "return own"},
         TEST_PROVENANCE + "TestAccountOfTheModel::test_another_plan_on_the_same_model_is_added_up",
     ),
     Fault(

@@ -5,8 +5,8 @@ float64.
 import torch
 from torch import Tensor, nn
 
-from dpvd.grads import ClippedSum, Clipping, Engine, clipped_grad
-from dpvd.grads.rules import RULES
+from dpvd.grads import ClippedSum, Clipping, Engine, GradientClipper, clipped_grad
+from dpvd.grads.factored.rules import RULES
 from dpvd.nn import noise_from
 
 TOLERANCE = 1e-9
@@ -49,7 +49,40 @@ def assert_rule_equals_oracle(
         ours.losses, truth.losses, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True
     )
     assert (ours.count, ours.non_finite) == (truth.count, truth.non_finite)
+    assert_sums_do_not_read_parameters(model, batch, loss)
     return ours
+
+
+def assert_sums_do_not_read_parameters(
+    model: nn.Module, batch: tuple[Tensor, ...], loss=squares
+) -> None:
+    """No term shares memory with a parameter: what was measured is what is added up later."""
+    clipper = GradientClipper(
+        model, loss, clipping=Clipping("flat", clip_norm=0.7), engine=Engine.FACTORED
+    )
+    with noise_from(torch.Generator().manual_seed(1)):
+        (part,) = clipper(batch)
+    shapes = {name: torch.zeros_like(p) for name, p in part.grouping.parameters.items()}
+    before = {name: zeros.clone() for name, zeros in shapes.items()}
+    after = {name: zeros.clone() for name, zeros in shapes.items()}
+    part.add_to(before)
+    jacobian = {name: values.clone() for name, values in part.jacobian.items()}
+    values = [parameter.detach().clone() for parameter in model.parameters()]
+    try:
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(torch.nan)
+        for gradient in part.gradients.values():
+            getattr(gradient, "saved", {}).clear()  # what was not saved is computed again
+        part.add_to(after)
+    finally:
+        with torch.no_grad():
+            for parameter, value in zip(model.parameters(), values, strict=True):
+                parameter.copy_(value)
+    for name in before:
+        assert torch.equal(before[name], after[name]), f"a term of {name!r} reads a parameter"
+    for name, expected in jacobian.items():
+        assert torch.equal(part.jacobian[name], expected), name
 
 
 def normal(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import dpvd.nn as dn
-from dpvd.grads.terms import Outer, gram_is_cheaper
+from dpvd.grads.factored.represent import gram_is_cheaper
+from dpvd.grads.factored.rule import Outer
 from tests.grads.conformance import assert_rule_equals_oracle, normal, randomised
 
 # torch says, once in a process, that padding an even kernel on both sides copies the input.
@@ -168,7 +169,7 @@ def test_a_non_finite_example_contributes_nothing(generator):
 
 def test_a_large_batch_is_unfolded_in_pieces(generator, monkeypatch):
     """Several pieces, the last of them shorter: the gradients are those of the whole."""
-    monkeypatch.setattr("dpvd.grads.rules.conv.UNFOLDED_ENTRIES", 100)
+    monkeypatch.setattr("dpvd.grads.factored.rules.conv.UNFOLDED_ENTRIES", 100)
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()).double()
     x = torch.randn(7, 2, 5, 5, generator=generator, dtype=torch.float64)
     assert_rule_equals_oracle(model, x)

@@ -316,9 +316,9 @@ def test_auto_takes_the_fast_engine_for_every_layer(layer, generator, caplog):
 
 
 def test_modules_without_a_rule_are_named_once(generator, caplog):
-    from dpvd.grads import factored
+    from dpvd.grads.factored import engine
 
-    factored._said.clear()
+    engine._logged.clear()
     text = engine_used(two_layers(LAYERS["no rule"]), make_batch(3, generator), caplog)
     assert text.count("Unruly ('0') has no gradient rule") == 1
 

@@ -6,11 +6,11 @@ from torch import nn
 
 import dpvd.nn as dn
 from dpvd.grads import Clipping, GradientClipper
-from dpvd.grads.assemble import assemble
-from dpvd.grads.clipping import ClippingMode
-from dpvd.grads.forms import Factored, FormedAgain, Materialised
-from dpvd.grads.groups import Grouping
-from dpvd.grads.terms import Formed, Outer
+from dpvd.grads.clipping import ClippingMode, Grouping, Jacobian
+from dpvd.grads.factored import find_units
+from dpvd.grads.factored.represent import Materialised, RankOne, Recomputed
+from dpvd.grads.factored.rule import Deferred, Outer
+from dpvd.grads.per_example import clip
 
 NOISE = 0.5  # what is already in a sum when gradients are added to it
 
@@ -62,34 +62,34 @@ def test_repeated_rows_that_cancel_do_not_take_the_noise_along(size):
 
 
 @pytest.mark.parametrize("value", [1e10, 1e25, 1e35, 3e38])
-@pytest.mark.parametrize("form", ["materialised", "factored", "formed again"])
+@pytest.mark.parametrize("form", ["materialised", "rank one", "recomputed"])
 def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
     """Examples are added up before they are multiplied by what they have in common."""
     scale = torch.full((2, 2), 0.1 / value)
     root = torch.full((4, 2), value**0.5)
     found = {
         "materialised": Materialised(torch.full((4, 2, 2), value), scale),
-        "factored": Factored([Outer(root, root, scale)]),
-        "formed again": FormedAgain(
-            Formed(4, lambda some: torch.full((4, 2, 2), value)[some], scale)
+        "rank one": RankOne([Outer(root, root, scale)]),
+        "recomputed": Recomputed(
+            Deferred(4, lambda some: torch.full((4, 2, 2), value)[some], scale)
         ),
     }[form]
     model = nn.Linear(2, 2, bias=False)
-    grouping, total = Grouping.of(model, ClippingMode.FLAT), {"weight": torch.full((2, 2), NOISE)}
-    clipped = assemble(
-        {"weight": found}, torch.zeros(4), Clipping("flat", clip_norm=1.0), grouping, {}
-    )
+    grouping = Grouping.of(model, ClippingMode.FLAT, find_units(model))
+    total = {"weight": torch.full((2, 2), NOISE)}
+    clipping = Clipping("flat", clip_norm=1.0)
+    clipped = clip({"weight": found}, torch.zeros(4), clipping, grouping, Jacobian())
     clipped.add_to(total)
     assert (total["weight"] - NOISE).norm() <= 4 * 1.001
-    assert clipped.non_finite == (0 if value <= 1e10 else 4)
+    assert clipped.excluded == (0 if value <= 1e10 else 4)
 
 
 def test_ordinary_gradients_are_all_taken():
-    """What is left out is out of all proportion: a norm of 10¹² still takes part."""
+    """What is excluded is out of all proportion: a norm of 10¹² still takes part."""
     model, x = nn.Linear(3, 2), torch.full((5, 3), 1e6)
     clipper = GradientClipper(
         model, lambda m, x: m(x).sum(1) * 1e6, clipping=Clipping("flat", clip_norm=1.0)
     )
     (part,) = clipper((x,))
-    assert part.non_finite == 0
+    assert part.excluded == 0
     assert part.norms.min() > 1e12

@@ -222,7 +222,7 @@ def test_what_mixing_would_have_moved_and_what_gradients_formed_alone_do(
     """One example that is replaced may move the sum by 2 C. The refused path moves it further, the
     other does not.
     """
-    monkeypatch.setattr("dpvd.grads.choice.examine", accept_all)
+    monkeypatch.setattr("dpvd.grads.clipper.examine", accept_all)
     x, y = make_batch(30, generator)
     another = x.clone()
     another[0] = 5000.0
@@ -787,7 +787,7 @@ def test_checks_are_spread_over_the_run(generator, monkeypatch):
         checked.append((len(batch[0]), thorough))
         return accept_all(subject, batch, thorough=thorough, is_random=is_random)
 
-    monkeypatch.setattr("dpvd.grads.choice.examine", note)
+    monkeypatch.setattr("dpvd.grads.clipper.examine", note)
     clipper = GradientClipper(network(), losses_of, clipping=Clipping())
     batch = make_batch(50, generator)
     for step in range(1, 601):
@@ -844,7 +844,7 @@ def test_nothing_is_left_changed_by_a_check(generator):
     own = private.get_state()
     clipper = GradientClipper(model, losses_of, clipping=Clipping())
     with torch.no_grad():
-        clipper.grouping  # noqa: B018
+        clipper.current_grouping()
     list(clipper(batch))
     assert model[1].calls == before + 1
     after = torch.get_rng_state(), random.getstate(), np.random.get_state()[1]  # noqa: NPY002

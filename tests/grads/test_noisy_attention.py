@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpvd.grads import Clipping, ClippingMode, Engine
-from dpvd.grads.rules import RULES
+from dpvd.grads.factored.rules import RULES
 from dpvd.nn import (
     AdditiveMultiheadAttention,
     MultiplicativeMultiheadAttention,

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from dpvd.grads.forms import Factored, Gram
-from dpvd.grads.products import Products
-from dpvd.grads.terms import Outer
+from dpvd.grads.factored.represent import Gram, RankOne
+from dpvd.grads.factored.rule import Outer
+from dpvd.grads.per_example import InnerProducts
 
 EPS = torch.finfo(torch.float32).eps
 SLACK = 8  # units of rounding of a squared norm, which the margin of the clip norm covers twice
@@ -42,7 +42,7 @@ def test_norms_of_dense_layers(width, entries):
     make = ENTRIES[entries]
     for scale in (None, make(5, width)):
         term = Outer(make(3, 5), make(3, width), scale)
-        assert_not_too_short(Factored([term]).squared_norm(Products()), term)
+        assert_not_too_short(RankOne([term]).norms(InnerProducts()).squared, term)
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
@@ -54,7 +54,7 @@ def test_norms_of_several_terms(width, entries):
         Outer(make(3, 5), make(3, width)),
         Outer(make(3, 5), make(3, width), make(5, width).abs()),
     ]
-    assert_not_too_short(Factored(terms).squared_norm(Products()), *terms)
+    assert_not_too_short(RankOne(terms).norms(InnerProducts()).squared, *terms)
 
 
 @pytest.mark.parametrize("entries", ENTRIES)
@@ -63,4 +63,4 @@ def test_norms_of_several_terms(width, entries):
 def test_norms_of_sequences(width, positions, entries):
     make = ENTRIES[entries]
     term = Outer(make(3, positions, 5), make(3, positions, width))
-    assert_not_too_short(Gram(term).squared_norm(Products()), term)
+    assert_not_too_short(Gram(term).norms(InnerProducts()).squared, term)

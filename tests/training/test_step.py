@@ -122,7 +122,7 @@ def test_the_grid_is_fine_enough_for_all_entries_together(generator):
     """γ√d is at most 2⁻¹⁰ of the sensitivity, d the number of all entries."""
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0, clipping=Clipping(clip_norm=0.7))
     step = make_step(network(), plan)
-    noise, entries = step._grid_noise(step.clipper.grouping), len(flat(step.parameters))
+    noise, entries = step._grid_noise(step.clipper.current_grouping()), len(flat(step.parameters))
     assert noise.unit * math.sqrt(entries) <= 0.7 * 2.0**-10
     assert noise.std == pytest.approx(3.0 * (0.7 + noise.unit * math.sqrt(entries)), rel=1e-12)
 
@@ -415,8 +415,8 @@ def test_an_interrupt_leaves_no_sum_behind_and_the_parameters_as_they_were(
     before = flat(step.parameters).clone()
     add, seen = ClippedGradients.add_to, []
 
-    def interrupted(clipped, totals, scales=None):
-        add(clipped, totals, scales)
+    def interrupted(clipped, totals):
+        add(clipped, totals)
         seen.append(max(total.abs().max().item() for total in totals.values()))
         if (
             failing != "the noise"
@@ -469,7 +469,12 @@ def test_a_model_that_changes_is_looked_at_again(generator):
     plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=1.0)
     model = nn.Sequential(nn.Linear(6, 4), nn.Linear(4, 3)).double()
     clipper = GradientClipper(model, cross_entropy, clipping=plan.clipping)
-    assert set(clipper.grouping.parameters) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+    assert set(clipper.current_grouping().parameters) == {
+        "0.weight",
+        "0.bias",
+        "1.weight",
+        "1.bias",
+    }
     model[0].requires_grad_(False)
     (part,) = clipper(examples(4, generator))
     assert set(part.gradients) == {"1.weight", "1.bias"}
@@ -488,3 +493,45 @@ def test_a_layer_that_is_frozen_half_way_stays_as_it_is():
     before = model[0].weight.clone()
     step(next(batches))
     assert torch.equal(model[0].weight, before)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_every_micro_batch_sees_the_weights_of_the_first(momentum, generator):
+    """The step has one number of examples per slice, that of the clipper."""
+    seen = []
+
+    def noticing(model, x, y):
+        seen.append(model[0].weight.detach().clone())
+        return cross_entropy(model, x, y)
+
+    plan = PrivacyPlan(100, 20, steps=5, noise_multiplier=3.0)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=momentum)
+    step = declared(model, noticing, plan, optimizer, micro_batch=3)
+    step(examples(8, generator))
+    before = model[0].weight.detach().clone()
+    seen.clear()
+    step.clipper.micro_batch = 2
+    assert step.micro_batch == 2
+    step(examples(8, generator))
+    assert len(seen) >= 4
+    assert all(torch.equal(weight, before) for weight in seen)
+    assert not torch.equal(model[0].weight, before)
+
+
+def test_a_step_looks_at_the_modules_once(generator, monkeypatch):
+    from dpvd.grads.isolation.watch import StructureWatch
+
+    looks = []
+    same_modules = StructureWatch.same_modules
+
+    def counted(watch):
+        looks.append(watch)
+        return same_modules(watch)
+
+    step = make_step(network("privacy"), PrivacyPlan(100, 20, steps=9, noise_multiplier=3.0))
+    step(examples(8, generator))
+    monkeypatch.setattr(StructureWatch, "same_modules", counted)
+    for taken in range(1, 4):
+        step(examples(8, generator))
+        assert len(looks) == taken

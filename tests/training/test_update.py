@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from dpvd.grads import Jacobian
 from dpvd.mechanisms import SeededBits, noise_on_grid
 from dpvd.plan import PrivacyPlan
 from dpvd.training import PrivateStep, cross_entropy
@@ -20,8 +21,11 @@ BATCH_SIZE = 20
 class GivenSum:
     """Stands for the clipped gradients of a batch: their sum is known."""
 
-    def __init__(self, sums: dict[str, torch.Tensor]) -> None:
+    def __init__(
+        self, sums: dict[str, torch.Tensor], jacobian: dict[str, torch.Tensor] | None = None
+    ) -> None:
         self.sums = sums
+        self.jacobian = Jacobian(jacobian or {})
 
     def add_to(self, totals: dict[str, torch.Tensor]) -> None:
         for name, total in self.sums.items():
@@ -45,9 +49,9 @@ def release(
     jacobian: dict[str, torch.Tensor] | None = None,
 ) -> None:
     update.begin(parameters)
-    update.add(GivenSum(sums))
+    update.add(GivenSum(sums, jacobian))
     noise = noise_on_grid(1.0, STD, sum(parameter.numel() for parameter in parameters.values()))
-    update.release(noise, SeededBits(seed, "noise"), {} if jacobian is None else jacobian, {})
+    update.release(noise, SeededBits(seed, "noise"), {})
 
 
 def assert_std(noise: torch.Tensor, expected: float) -> None:
@@ -112,6 +116,22 @@ def test_a_step_knows_nothing_of_the_one_before(
             release(update, parameters, sums, seed=step, jacobian=jacobian)
         found.append(parameters["a"].detach())
     assert torch.equal(*found)
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_parameters_change_only_when_the_sums_are_released(momentum: float) -> None:
+    """So every micro-batch sees the same weights, however a batch is cut."""
+    parameters = parameters_of((30, 40))
+    update = Update(torch.optim.SGD(parameters.values(), lr=0.5, momentum=momentum), BATCH_SIZE)
+    before = parameters["a"].detach().clone()
+    update.begin(parameters)
+    for _ in range(3):
+        update.add(GivenSum({"a": torch.full((30, 40), 7.0)}))
+        assert torch.equal(parameters["a"].detach(), before)
+        assert parameters["a"].grad is None
+    update.release(noise_on_grid(1.0, 1e-3, 1200), SeededBits(0, "noise"), {})
+    expected = before - 0.5 * 21.0 / BATCH_SIZE
+    torch.testing.assert_close(parameters["a"].detach(), expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.SGD, torch.optim.Adam])
@@ -195,7 +215,7 @@ class TestRoundingUndoesNoNoise:
         update = Update(torch.optim.SGD(parameters.values(), lr=unit / 10 * BATCH_SIZE), BATCH_SIZE)
         update.begin(parameters)
         update.add(GivenSum({"a": -104.5 - secret}))
-        update.release(noise_on_grid(1.0, 1.0, entries), SeededBits(0, "noise"), {}, {})
+        update.release(noise_on_grid(1.0, 1.0, entries), SeededBits(0, "noise"), {})
         guess = (parameters["a"].detach().double() - torch.tensor(0.3).double()) / unit > 10.5
         advantage = guess[secret == 1].double().mean() - guess[secret == 0].double().mean()
         allowed = math.erf(0.5 / math.sqrt(2))  # distance in variation of N(0, 1) and N(1, 1): 0.38
@@ -218,7 +238,7 @@ class TestRoundingUndoesNoNoise:
         update = Update(torch.optim.SGD(parameters.values(), lr=0.5, momentum=momentum), 16)
         update.begin(parameters)
         update.add(GivenSum(sums))
-        update.release(noise, SeededBits(0, "noise"), {}, {})
+        update.release(noise, SeededBits(0, "noise"), {})
         for parameter in parameters.values():
             units = parameter.detach().double() * (16 / 0.5) / noise.unit
             assert torch.equal(units, units.round())

@@ -1,15 +1,13 @@
 """Clipped sums of per-example gradients. Knows nothing of noise."""
 
-from dpvd.grads.accumulate import micro_batches
-from dpvd.grads.api import Engine, GradientClipper, Isolation, clipped_grad
-from dpvd.grads.batches import Batch, LossFn, as_batch, batch_size
-from dpvd.grads.clipped import ClippedGradients, ClippedSum
-from dpvd.grads.clipping import Clipping, ClippingMode
-from dpvd.grads.compatibility import Problem, check
-from dpvd.grads.groups import Grouping
-from dpvd.grads.refusals import NotIsolated
-from dpvd.grads.repair import Repair, fix
-from dpvd.grads.state import digest, modules_of
+from dpvd.grads.api import ClippedSum, clipped_grad
+from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, micro_batches
+from dpvd.grads.clipper import GradientClipper, Isolation
+from dpvd.grads.clipping import Clipping, ClippingMode, Grouping, Jacobian
+from dpvd.grads.engines import Engine
+from dpvd.grads.isolation import NotIsolated, digest, modules_of
+from dpvd.grads.per_example import ClippedGradients
+from dpvd.grads.validate import Problem, Repair, check, fix
 
 __all__ = [
     "Batch",
@@ -21,6 +19,7 @@ __all__ = [
     "GradientClipper",
     "Grouping",
     "Isolation",
+    "Jacobian",
     "LossFn",
     "NotIsolated",
     "Problem",

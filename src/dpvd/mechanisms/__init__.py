@@ -1,7 +1,7 @@
 """Random bits, Gaussian noise and samplers: all the randomness that protects data."""
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
-from dpvd.mechanisms.drawn import Draw, DrawnBatch, draw_of, is_as_drawn
+from dpvd.mechanisms.drawn import Draw, DrawnBatch, check_draw, draw_of
 from dpvd.mechanisms.noise import (
     GridNoise,
     check_noise,
@@ -21,9 +21,9 @@ __all__ = [
     "Sampler",
     "SeededBits",
     "SystemBits",
+    "check_draw",
     "check_noise",
     "draw_of",
-    "is_as_drawn",
     "noise_on_grid",
     "release_sums",
     "standard_normal",

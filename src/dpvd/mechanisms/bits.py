@@ -28,12 +28,10 @@ from dpvd.native import write_key_stream
 
 __all__ = ["BitSource", "KeyedBits", "SeededBits", "SystemBits", "Window", "random_words"]
 
-_REKEY_AFTER = (
-    1 << 30
-)  # bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77
-_POSITION_LIMIT = (
-    1 << 64
-)  # bytes of a seeded stream; its counter of 16-byte blocks stays below 2^60
+# Bytes per key: 2^26 blocks, so the bound in the module's docstring is 2^-77.
+_REKEY_AFTER = 1 << 30
+# Bytes of a seeded stream; its counter of 16-byte blocks stays below 2^60.
+_POSITION_LIMIT = 1 << 64
 
 _fork_count = 0
 
@@ -69,7 +67,7 @@ class KeyedBits(ABC):
     """A source whose bytes are the key stream of AES-256 in counter mode.
 
     It gives out windows of the stream, each byte once; whoever gets one computes its bytes, in
-    pieces and threads of its own if it likes.
+    chunks and threads of its own if it likes.
 
     Edge cases:
         One object serves one thread at a time. A second one that comes in between gets an
@@ -91,7 +89,8 @@ class KeyedBits(ABC):
 
     def fill(self, buffer: npt.NDArray[np.uint8]) -> None:
         """Overwrite a contiguous buffer with random bytes, or raise."""
-        target, done = _bytes_of(buffer), 0
+        target = _bytes_of(buffer)
+        done = 0
         for window in self.windows(len(target)):
             write_key_stream(window.key, window.start, target[done : done + window.size])
             done += window.size

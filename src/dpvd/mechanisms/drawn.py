@@ -1,6 +1,4 @@
-"""Batches that know which draw they are: only what the plan's sampler drew may be accounted as
-such.
-"""
+"""Batches that know which draw of the plan's sampler they are, and the check that they are."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -10,7 +8,7 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError
 
-__all__ = ["Draw", "DrawnBatch", "draw_of", "is_as_drawn"]
+__all__ = ["Draw", "DrawnBatch", "check_draw", "draw_of"]
 
 # Attributes of the tensors, so that a batch may be unpacked and packed again: the draw, and torch's
 # count of writes at that time.
@@ -70,10 +68,48 @@ class DrawnBatch(tuple[Tensor, ...]):
         return DrawnBatch(tensors, self.draw)
 
 
-def draw_of(batch: Any) -> Draw | None:
-    """The draw that a batch, or a tuple of a batch's tensors, comes from; None if it is not
-    known.
+def check_draw(batch: Any, count: int, plan: str, position: int) -> Draw:
+    """The draw that a batch is, which must be the plan's next one.
+
+    Args:
+        batch: what was given to a step.
+        count: how many examples it has.
+        plan: fingerprint of the step's plan.
+        position: number of the plan's steps consumed.
+
+    Raises:
+        DpvdError: if it is another draw, no draw, or not as it was drawn.
     """
+    draw = draw_of(batch)
+    if draw is None or draw.size != count:
+        raise DpvdError(
+            "this batch was not drawn by plan.batches, so that nothing can be said of its sampling:"
+            " take batches from plan.batches(data), and batch.carry(...) what you make of them; or,"
+            " if they are drawn as the plan says elsewhere, PrivateStep(..., batches='declared')"
+        )
+    if not _is_as_drawn(batch):
+        raise DpvdError(
+            "this batch was written to in place after it was drawn, which may have mixed its "
+            "examples: make new tensors, each row from its own example alone, and "
+            "step(batch.carry(x, y))"
+        )
+    if draw.plan != plan:
+        raise DpvdError(
+            "this batch was drawn for another plan: take batches from the plan of this step"
+        )
+    if draw.used:
+        raise DpvdError("this batch was used before: the account covers one step for each draw")
+    if draw.step != position:
+        raise DpvdError(
+            f"this batch was drawn for step {draw.step}, but {position} steps are gone: take every "
+            "batch, in order and also if it is small or empty, and after an interruption "
+            "plan.batches(data, start=step.position)"
+        )
+    return draw
+
+
+def draw_of(batch: Any) -> Draw | None:
+    """The draw that a batch, or a tuple of its tensors, comes from; None if not known."""
     if isinstance(batch, DrawnBatch):
         return batch.draw
     tensors = (batch,) if isinstance(batch, Tensor) else batch
@@ -81,10 +117,12 @@ def draw_of(batch: Any) -> Draw | None:
         return None
     marks = [getattr(tensor, _MARK, None) for tensor in tensors]
     first = marks[0]
-    return first if isinstance(first, Draw) and all(mark is first for mark in marks) else None
+    if not isinstance(first, Draw):
+        return None
+    return first if all(mark is first for mark in marks) else None
 
 
-def is_as_drawn(batch: Any) -> bool:
+def _is_as_drawn(batch: Any) -> bool:
     """Whether no tensor of a batch has been written to since it was drawn, or carried."""
     tensors = (batch,) if isinstance(batch, Tensor) else batch
     return all(getattr(tensor, _WRITES, None) == _writes(tensor) for tensor in tensors)

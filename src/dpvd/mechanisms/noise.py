@@ -135,7 +135,7 @@ def standard_normal(count: int, bits: BitSource) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Piece:
+class _Chunk:
     """Entries with one draw of noise: of one type, at one scale, all with parameters or none."""
 
     scale: float
@@ -173,7 +173,7 @@ def release_sums(
 
     Edge cases:
         No sums, empty and non-contiguous tensors and every device are legal: what does not lie in
-        one piece on the CPU is copied there and back. Large contiguous tensors on the CPU are
+        one block on the CPU is copied there and back. Large contiguous tensors on the CPU are
         passed over once, without memory for noise.
 
     Args:
@@ -192,39 +192,39 @@ def release_sums(
         Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Appendix A.
     """
     check_noise(noise, sums)
-    pieces = _pieces(sums, scales, parameters)
-    secured = [_secure(exact_bytes_for(piece.count), bits) for piece in pieces]
-    for piece, randomness in zip(pieces, secured, strict=True):
-        scale = GridScale(noise.unit, noise.std, piece.scale)
-        flat_sums = _flat(piece.sums)
-        if len(piece.sums) > 1 and piece.parameters:
-            _release_small(piece, flat_sums, scale, randomness)
+    chunks = _chunks(sums, scales, parameters)
+    secured = [_secure(exact_bytes_for(chunk.count), bits) for chunk in chunks]
+    for chunk, randomness in zip(chunks, secured, strict=True):
+        scale = GridScale(noise.unit, noise.std, chunk.scale)
+        flat_sums = _flat(chunk.sums)
+        if len(chunk.sums) > 1 and chunk.parameters:
+            _release_small(chunk, flat_sums, scale, randomness)
             continue
-        flat_parameters = _flat(piece.parameters) if piece.parameters else None
+        flat_parameters = _flat(chunk.parameters) if chunk.parameters else None
         _release(flat_sums, flat_parameters, scale, randomness)
-        _give_back(flat_sums, piece.sums)
+        _give_back(flat_sums, chunk.sums)
         if flat_parameters is not None:
-            _give_back(flat_parameters, piece.parameters)
+            _give_back(flat_parameters, chunk.parameters)
 
 
-def _pieces(
+def _chunks(
     sums: Mapping[str, Tensor],
     scales: Mapping[str, float],
     parameters: Mapping[str, Tensor],
-) -> list[_Piece]:
+) -> list[_Chunk]:
     """Large sums each by itself, in order, then small ones by what they have in common."""
-    large: list[_Piece] = []
-    small: dict[tuple[torch.dtype, float, bool], _Piece] = {}
+    large: list[_Chunk] = []
+    small: dict[tuple[torch.dtype, float, bool], _Chunk] = {}
     for name, total in sums.items():
         if total.numel() >= _SMALL:
-            piece = _Piece(scales[name], [], [])
-            large.append(piece)
+            chunk = _Chunk(scales[name], [], [])
+            large.append(chunk)
         else:
             kind = total.dtype, scales[name], name in parameters
-            piece = small.setdefault(kind, _Piece(scales[name], [], []))
-        piece.sums.append(total)
+            chunk = small.setdefault(kind, _Chunk(scales[name], [], []))
+        chunk.sums.append(total)
         if name in parameters:
-            piece.parameters.append(parameters[name])
+            chunk.parameters.append(parameters[name])
     return [*large, *small.values()]
 
 
@@ -262,20 +262,20 @@ def _release(
 
 
 def _release_small(
-    piece: _Piece, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes
+    chunk: _Chunk, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes
 ) -> None:
     """Noise for many small sums at once; few calls count for more here than a pass over memory."""
     _release(flat_sums, None, scale, randomness)
     changes = [
         part.view(parameter.shape).to(parameter.device)
         for part, parameter in zip(
-            torch.split(flat_sums, [total.numel() for total in piece.sums]),
-            piece.parameters,
+            torch.split(flat_sums, [total.numel() for total in chunk.sums]),
+            chunk.parameters,
             strict=True,
         )
     ]
-    torch._foreach_add_(piece.parameters, changes)
-    torch._foreach_zero_(piece.sums)
+    torch._foreach_add_(chunk.parameters, changes)
+    torch._foreach_zero_(chunk.sums)
 
 
 def _flat(tensors: list[Tensor]) -> Tensor:
@@ -298,8 +298,7 @@ def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:
 
 
 def check_noise(noise: GridNoise, sums: Mapping[str, Tensor]) -> None:
-    """Raise unless tensors of these types can hold this noise; to be asked before anything is
-    charged.
+    """Raise unless tensors of these types can hold this noise; ask before anything is charged.
 
     Raises:
         DpvdError: naming the tensor.

@@ -1,5 +1,4 @@
-"""Samplers: which examples take part in a step, and the event the accountant reads, from one
-object.
+"""Samplers: which examples take part in a step, and the event that the accountant reads.
 
 Amplification by subsampling needs the choice of examples to be secret, so samplers draw from the
 same kind of cryptographic source as the noise.
@@ -54,9 +53,8 @@ class PoissonSampler:
         positive_int(examples=examples)
         if self.sampling_prob == 1:
             return torch.arange(examples, device="cpu")
-        threshold = np.uint64(
-            int(self.sampling_prob * 2.0**64)
-        )  # exact: a power of two scales without rounding
+        # Exact: a power of two scales without rounding.
+        threshold = np.uint64(int(self.sampling_prob * 2.0**64))
         return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
 
     def bytes_per_draw(self, examples: int) -> int:
@@ -155,4 +153,4 @@ class FixedSizeSampler:
 
 
 Sampler = PoissonSampler | FixedSizeSampler
-"""The samplers an accountant has a theorem for. Another one needs the theorem first."""
+"""The samplers with a proven bound. Another one needs the theorem first."""

@@ -9,9 +9,7 @@ the same weights goes on counting.
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
-from functools import wraps
 from typing import Any
 from uuid import uuid4
 
@@ -22,17 +20,14 @@ from dpvd.errors import DpvdError
 from dpvd.grads import digest
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, epsilon
+from dpvd.training.account_store import attach, entries_of, merge, new_entry, shared_entries
 
 __all__ = ["Account", "remember"]
 
 log = logging.getLogger("dpvd")
 
-_KEPT = "_dpvd_account"  # attribute of each module: runs by name, each as _entry makes it
 # attribute of the model: how its weights were when they were last accepted, a _Weights
 _WRITES = "_dpvd_writes"
-_LINE = "dpvd"  # name in the state dict's metadata
-
-Entries = dict[str, dict[str, Any]]
 
 
 class Account:
@@ -64,7 +59,7 @@ class Account:
         self.plan = plan
         self._model = model
         self._id = uuid4().hex
-        self.entries = _shared_entries(model)
+        self.entries = shared_entries(model)
         self.take_up(beside)
         if other_data:
             for entry in self.entries.values():
@@ -72,7 +67,7 @@ class Account:
         known = self._run_of(plan)
         self.run = known or uuid4().hex
         self.begun = known is not None  # whether steps of this run have been taken on this model
-        self.entries.setdefault(self.run, _entry(plan, 0))
+        self.entries.setdefault(self.run, new_entry(plan, 0))
         earlier = sum(
             entry["charged"] for entry in self.entries.values() if not entry["other_data"]
         )
@@ -82,13 +77,11 @@ class Account:
                 " there, and its statement will cover them",
                 earlier,
             )
-        self._keep(model)
-        self._held = _held_by(model)
+        attach(model, self.entries)
+        self._held = _holders_of(model)
 
     def _run_of(self, plan: PrivacyPlan) -> str | None:
-        """The run of this plan that the model remembers, if any; of several, the one with the most
-        steps.
-        """
+        """The run of this plan that the model remembers; of several, the one with most steps."""
         same = [
             run
             for run, entry in self.entries.items()
@@ -97,21 +90,14 @@ class Account:
         return max(same, key=lambda run: self.entries[run]["charged"], default=None)
 
     def take_up(self, beside: Iterable[nn.Module]) -> None:
-        """Count the runs that modules beside the model remember: what a teacher learnt, its pupil
-        learns from it.
+        """Count the runs that modules beside the model remember.
 
-        They are never the run that goes on here, even under the same plan.
+        What a teacher learnt of the data, its pupil learns from it. They are never the run that
+        goes on here, even under the same plan.
         """
         for module in beside:
-            runs = {run: entry for run, entry in _entries_of(module).items() if entry["charged"]}
-            _merge(self.entries, {run: entry | {"beside": True} for run, entry in runs.items()})
-
-    def _keep(self, model: nn.Module) -> None:
-        """Let every module of the model remember: parts of it may be taken out, and trained on."""
-        for module in model.modules():
-            if _KEPT not in vars(module):
-                module.register_state_dict_post_hook(_write_line)  # type: ignore[no-untyped-call]
-            vars(module)[_KEPT] = self.entries
+            runs = {run: entry for run, entry in entries_of(module).items() if entry["charged"]}
+            merge(self.entries, {run: entry | {"beside": True} for run, entry in runs.items()})
 
     @property
     def charged(self) -> int:
@@ -129,8 +115,8 @@ class Account:
 
         Args:
             drawn: whether its batch was seen to be drawn by the plan's sampler.
-            isolation: how examples were kept apart in this object's steps so far; empty for
-                ordinary training.
+            isolation: how examples were isolated in this object's steps so far; empty for ordinary
+                training.
         """
         seen = self.entries[self.run]["seen"].setdefault(self._id, {"drawn": 0, "isolation": ""})
         seen["drawn"] += drawn
@@ -148,16 +134,12 @@ class Account:
     # somebody else.
 
     def weights_changed(self) -> bool:
-        """Whether parameters, frozen ones too, or buffers were written to since they were last
-        accepted.
-        """
+        """Whether parameters (frozen ones too) or buffers were written to since accepted."""
         known: _Weights | None = vars(self._model).get(_WRITES)
         return known is not None and known.differ_from(self._model, self._held)
 
     def changed_before(self) -> bool:
-        """The same, for a new object: whether they were written to after a private step of an
-        earlier one.
-        """
+        """The same, for a new object: whether they were written to after an earlier one's step."""
         known: _Weights | None = vars(self._model).get(_WRITES)
         return known is not None and known.charged and known.differ_from(self._model, self._held)
 
@@ -169,7 +151,7 @@ class Account:
                 not count those.
         """
         if closely:
-            self._held = _held_by(self._model)
+            self._held = _holders_of(self._model)
         charged = any(entry["charged"] for entry in self.entries.values())
         sums = _sums(self._model) if closely else None
         vars(self._model)[_WRITES] = _Weights(id(self._model), charged, _writes(self._held), sums)
@@ -189,14 +171,15 @@ class Account:
         Raises:
             DpvdError: if it is of a run under another plan.
         """
-        run, entries = saved["run"], saved["entries"]
+        run = saved["run"]
+        entries = saved["entries"]
         if entries[run]["plan"] != self.plan.to_dict():
             raise DpvdError(
                 "the saved account belongs to another plan: go on with the plan it was started with"
             )
         if not self.begun:  # this is that run; what a ledger has told of it counts
             charged = self.entries.pop(self.run)["charged"]
-            _merge(self.entries, {run: _entry(self.plan, charged)})
+            merge(self.entries, {run: new_entry(self.plan, charged)})
             self.run = run
             self.begun = True
         elif run != self.run:
@@ -204,7 +187,7 @@ class Account:
                 "this model has been trained under the plan already, and the saved account is of"
                 " another run: load it into a step of its own, before the first step"
             )
-        _merge(self.entries, entries)
+        merge(self.entries, entries)
 
     def guarantee(
         self, delta: float, accountant: AccountantName | str, noise_source: str
@@ -220,7 +203,7 @@ class Account:
             DpvdError: if earlier runs were accounted under another relation: there is no joint
                 statement then.
         """
-        _merge(self.entries, _entries_of(self._model))
+        merge(self.entries, entries_of(self._model))
         own = self.plan.guarantee(delta, accountant, steps=self.charged)
         own = replace(own, noise_source=noise_source)
         others = self._others()
@@ -229,7 +212,9 @@ class Account:
             seen=_seen([*counted, self.entries[self.run]]),
             not_covered=self._not_covered(others),
         )
-        return self._jointly(own) if counted else own
+        if counted:
+            return self._jointly(own)
+        return own
 
     def event(self, steps: int) -> DpEvent:
         """What is released of this data after so many steps of this run, earlier runs included.
@@ -239,7 +224,9 @@ class Account:
         """
         own = self.plan.event(steps)
         earlier = [plan.event(taken) for plan, taken in self._earlier()]
-        return ComposedDpEvent([*earlier, own]) if earlier else own
+        if earlier:
+            return ComposedDpEvent([*earlier, own])
+        return own
 
     def _others(self) -> list[dict[str, Any]]:
         """Other runs than this one of which something was charged."""
@@ -282,36 +269,20 @@ class Account:
         )
 
     def _not_covered(self, others: list[dict[str, Any]]) -> tuple[str, ...]:
-        """What all runs left open, and runs that were declared to be none of this data's
-        business.
-        """
+        """What no run covers, and runs that were declared to be on other data."""
         entries = (*others, self.entries[self.run])
         words = [words for entry in entries for words in entry["not_covered"]]
-        left_out = sum(entry["charged"] for entry in others if entry["other_data"])
-        if left_out:
+        elsewhere = sum(entry["charged"] for entry in others if entry["other_data"])
+        if elsewhere:
             words.append(
-                f"{left_out} earlier private steps of this model, declared to be on other data"
+                f"{elsewhere} earlier private steps of this model, declared to be on other data"
             )
         return _distinct(words)
 
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
-    """Note on a model that so many steps of a plan were charged to it, for instance when it is read
-    from a file.
-    """
+    """Note on a model that steps of a plan were charged to it, as when it is read from a file."""
     Account(model, plan).charge_up_to(charged)
-
-
-def _entry(plan: PrivacyPlan, charged: int) -> dict[str, Any]:
-    return {
-        "plan": plan.to_dict(),
-        "charged": charged,
-        "other_data": False,  # declared to be on other people's data
-        "beside": False,  # learnt from a module of the loss
-        # by step object: how many batches it saw drawn, and how examples were kept apart
-        "seen": {},
-        "not_covered": [],
-    }
 
 
 @dataclass(frozen=True)
@@ -338,12 +309,10 @@ class _Weights:
 
 
 Held = list[Mapping[str, Tensor | None]]
-"""Where the modules of a model hold their parameters and buffers. Walking the model at every step
-would be slow.
-"""
+"""Where a model's modules hold parameters and buffers: walking the model would be slow."""
 
 
-def _held_by(model: nn.Module) -> Held:
+def _holders_of(model: nn.Module) -> Held:
     places = [held for module in model.modules() for held in (module._parameters, module._buffers)]
     return [held for held in places if held]
 
@@ -359,41 +328,8 @@ def _sums(model: nn.Module) -> dict[str, str]:
     return {name: digest(values) for name, values in trained.items()}
 
 
-def _entries_of(model: nn.Module) -> Entries:
-    """What the modules of a model remember, joined."""
-    found: Entries = {}
-    for module in model.modules():
-        _merge(found, vars(module).get(_KEPT, {}))
-    return found
-
-
-def _shared_entries(model: nn.Module) -> Entries:
-    """The same, in the one object that the model's modules share from now on: every step object
-    sees all charges.
-    """
-    entries: Entries = vars(model).get(_KEPT, {})
-    _merge(entries, _entries_of(model))
-    return entries
-
-
-def _merge(into: Entries, other: Mapping[str, Any]) -> None:
-    for run, entry in other.items():
-        if run not in into:
-            into[run] = deepcopy(dict(entry))
-            continue
-        known = into[run]
-        known["charged"] = max(known["charged"], entry["charged"])
-        known["beside"] = known["beside"] and entry["beside"]
-        known["seen"].update(entry["seen"])
-        known["not_covered"] += [
-            words for words in entry["not_covered"] if words not in known["not_covered"]
-        ]
-
-
 def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
-    """What the step objects of these runs saw: how many of the batches drawn, and how examples were
-    kept apart.
-    """
+    """What the step objects of these runs saw: how many batches drawn, how examples isolated."""
     by_object = [seen for entry in entries for seen in entry["seen"].values()]
     charged = sum(entry["charged"] for entry in entries)
     drawn = sum(seen["drawn"] for seen in by_object)
@@ -422,44 +358,3 @@ def _several_units(units: tuple[str, ...]) -> list[str]:
     if len(units) == 1:
         return []
     return [f"what one example stands for, which was declared as {' and as '.join(units)}"]
-
-
-def _write_line(module: nn.Module, state: Any, prefix: str, metadata: dict[str, Any]) -> None:
-    """Put the account into the metadata of a state dict: its keys stay those of the model."""
-    if prefix == "" and any(entry["charged"] for entry in vars(module).get(_KEPT, {}).values()):
-        metadata[_LINE] = json.dumps(vars(module)[_KEPT])
-
-
-def _read_line(model: nn.Module, state: Any) -> None:
-    """Take up the account that a state dict brings along."""
-    metadata = getattr(state, "_metadata", None) or {}
-    line = metadata.get("", {}).get(_LINE)
-    if line is None:
-        return
-    entries = _entries_of(model)
-    _merge(entries, json.loads(line))
-    for module in model.modules():
-        if _KEPT not in vars(module):
-            module.register_state_dict_post_hook(_write_line)  # type: ignore[no-untyped-call]
-        vars(module).setdefault(_KEPT, {})
-        _merge(vars(module)[_KEPT], entries)
-
-
-def _watch_loading() -> None:
-    """Let ``load_state_dict`` of every module read the line; torch has no hook for modules that
-    were never seen.
-    """
-    original = nn.Module.load_state_dict
-
-    @wraps(original)
-    def load_state_dict(
-        self: nn.Module, state_dict: Mapping[str, Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        result = original(self, state_dict, *args, **kwargs)
-        _read_line(self, state_dict)
-        return result
-
-    nn.Module.load_state_dict = load_state_dict  # type: ignore[method-assign]
-
-
-_watch_loading()

@@ -21,7 +21,15 @@ from dpvd.grads import (
     micro_batches,
     modules_of,
 )
-from dpvd.mechanisms import BitSource, Draw, GridNoise, SeededBits, check_noise, noise_on_grid
+from dpvd.mechanisms import (
+    BitSource,
+    Draw,
+    GridNoise,
+    SeededBits,
+    check_draw,
+    check_noise,
+    noise_on_grid,
+)
 from dpvd.nn import KLGradient, kl_gradients
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
@@ -29,13 +37,10 @@ from dpvd.training.account import Account
 from dpvd.training.checks import (
     BatchOrigin,
     check_declared,
-    check_draw,
-    check_parameters,
     check_steps_on_gradients,
     check_tied,
-    refuse_process_group,
 )
-from dpvd.training.update import Update
+from dpvd.training.update import Update, check_parameters
 
 __all__ = ["Earlier", "PrivateStep"]
 
@@ -80,7 +85,7 @@ class PrivateStep:
         loss_fn: ``loss_fn(model, *batch)``, one value per example.
         plan: what may be done to the data; batches must come from ``plan.batches``.
         optimizer: any torch optimizer that holds exactly the trainable parameters of the model.
-        kl_weight: w as a function of the step; None leaves the KL term out.
+        kl_weight: w as a function of the step; None trains without the KL term.
         ledger: where steps are charged; in memory only if None.
         noise: stream of random bits; the plan's own if None.
         micro_batch: at most this many examples go through the model at once, to limit memory; None
@@ -123,14 +128,13 @@ class PrivateStep:
         self._model = model
         self._optimizer = optimizer
         self.kl_weight = kl_weight
-        self.micro_batch = micro_batch
         self.clipper = GradientClipper(
             model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
         )
         check_steps_on_gradients(optimizer)
         check_parameters(optimizer, self.parameters)
         self._tied = check_tied(model, optimizer)
-        refuse_process_group()
+        _refuse_process_group()
         self.update = Update(optimizer, plan.batch_size)
         if not model.training:
             log.warning(
@@ -158,15 +162,15 @@ class PrivateStep:
                 something in model, loss or optimizer is not as it must be; nothing was charged and
                 nothing has changed then.
         """
-        refuse_process_group()
+        _refuse_process_group()
         if self._prepaid == 0 and self.charged >= self.plan.steps:
             raise DpvdError(
                 f"the plan's {self.plan.steps} steps are used up: one more would pass its budget"
             )
         tensors = as_batch(batch)
         draw = self._draw_of(batch, batch_size(tensors))
-        # Asked once in a step: it takes a look at every module.
-        grouping = self.clipper.grouping if self.plan.private else None
+        # Asked once in a step: it looks at every module.
+        grouping = self.clipper.current_grouping() if self.plan.private else None
         parameters = self.parameters if grouping is None else grouping.parameters
         check_parameters(self.optimizer, parameters)
         self._notice_changes()
@@ -188,11 +192,10 @@ class PrivateStep:
             self.update.begin(grouping.parameters)
             for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
                 self.update.add(part)
-                jacobian = part.jacobian
-                del part  # let go of it before the next one is made
+                del part  # free its memory before the next one is made
             kl_by_name = self._kl_gradients()
             self._charge(draw)
-            self.update.release(noise, self._noise, jacobian, kl_by_name)
+            self.update.release(noise, self._noise, kl_by_name)
         except BaseException as problem:
             self.update.discard()  # no sum without noise stays in memory
             if isinstance(problem, NotIsolated) and self._taken:
@@ -204,9 +207,7 @@ class PrivateStep:
             raise
 
     def _grid_noise(self, grouping: Grouping) -> GridNoise:
-        """Noise of standard deviation zΔ, and what rounding takes more; Δ is that of the clipping
-        that runs.
-        """
+        """Noise of standard deviation zΔ, enlarged for rounding; Δ of the clipping that runs."""
         clipping = self.clipper.clipping  # which might not be the plan's any more
         sensitivity = clipping.sensitivity(self.plan.relation, grouping.count)
         entries = sum(parameter.numel() for parameter in grouping.parameters.values())
@@ -221,6 +222,11 @@ class PrivateStep:
     @property
     def loss_fn(self) -> LossFn:
         return self.clipper.loss_fn
+
+    @property
+    def micro_batch(self) -> int | None:
+        """At most this many examples go through the model at once; set on the clipper."""
+        return self.clipper.micro_batch
 
     @property
     def plan(self) -> PrivacyPlan:
@@ -240,9 +246,7 @@ class PrivateStep:
 
     @property
     def taken(self) -> int:
-        """Steps of this run that moved the weights, as far as this object knows: its own, and those
-        it took up.
-        """
+        """Steps of this run that moved the weights: this object's, and those it took up."""
         return self._taken
 
     @property
@@ -252,16 +256,14 @@ class PrivateStep:
 
     @property
     def position(self) -> int:
-        """How many of the plan's steps are gone: taken, or charged to an earlier start and lost."""
+        """Number of the plan's steps consumed: taken, or charged to an earlier start and lost."""
         return self.charged - self._prepaid
 
     @property
     def parameters(self) -> dict[str, nn.Parameter]:
         """The trainable parameters by name, as the model is now."""
         if self.plan.private:
-            return (
-                self.clipper.grouping.parameters
-            )  # looked up once for as long as the model does not change
+            return self.clipper.current_grouping().parameters
         return {name: p for name, p in self.model.named_parameters() if p.requires_grad}
 
     def guarantee(self, delta: float, accountant: AccountantName | str = "pld") -> Guarantee:
@@ -271,8 +273,7 @@ class PrivateStep:
         return self._account.guarantee(delta, accountant, self._noise.description)
 
     def event(self, steps: int) -> DpEvent:
-        """What is released of the data after so many steps of the plan, with all that was charged
-        to the model before.
+        """What is released of the data after so many steps, earlier charges to the model included.
 
         Raises:
             DpvdError: if earlier runs were accounted under another relation.
@@ -280,19 +281,17 @@ class PrivateStep:
         return self._account.event(steps)
 
     def accept_weights(self) -> None:
-        """Declare that whatever changed the weights since the last step knew noisy values only, as
-        averages do.
+        """Declare that what changed the weights since the last step is no new use of the data.
 
-        Without it the statement says that other code changed them.
+        Averages of noisy weights are such a change. Without this call the statement says that other
+        code changed them.
         """
         self._account.accept_weights(closely=True)
 
     # How it is written down.
 
     def state_dict(self) -> dict[str, Any]:
-        """What a later object needs to go on: plain data, to be saved beside the states of model
-        and optimizer.
-        """
+        """What a later object needs to go on: plain data, saved with model and optimizer."""
         position = self._noise.position if isinstance(self._noise, SeededBits) else None
         return {
             "account": self._account.to_dict(),
@@ -318,9 +317,7 @@ class PrivateStep:
     # The parts of a step.
 
     def _notice_changes(self) -> None:
-        """Note in the account if something else than this object's steps has written to the
-        weights.
-        """
+        """Note in the account if other code than this object's steps has written to the weights."""
         if self._account.weights_changed():
             self._note_changes()
             self.accept_weights()
@@ -336,11 +333,13 @@ class PrivateStep:
             )
 
     def _is_looked_at(self) -> bool:
-        """Whether changes after this step are looked for in the values: at 1, 2, 4, ..., each 256th
-        and the last.
+        """Whether the weights' values are compared after this step, not only counts of writes.
+
+        At steps 1, 2, 4, ..., at each 256th and at the last.
         """
         position = self.position
-        return position & (position - 1) == 0 or position % 256 == 0 or position == self.plan.steps
+        is_power_of_two = position & (position - 1) == 0
+        return is_power_of_two or position % 256 == 0 or position == self.plan.steps
 
     def _beside(self) -> list[nn.Module]:
         """The modules that the loss holds."""
@@ -361,9 +360,7 @@ class PrivateStep:
             self._ledger.charge(behind)
 
     def _charge(self, draw: Draw | None) -> None:
-        """Pay for this step; with a ledger, for a block of steps at once, on disk before this
-        returns.
-        """
+        """Pay for this step; with a ledger, for a block of steps, on disk before this returns."""
         if self._prepaid == 0:
             block = min(self._block, self.plan.steps - self.charged)
             if self._ledger is not None:
@@ -379,22 +376,20 @@ class PrivateStep:
             draw.used = True
 
     def _isolation(self) -> str:
-        """Why no example reached into another's gradient, for the statement; nothing without
-        clipping.
-        """
-        return self.clipper.describe_isolation() if self.plan.private else ""
+        """Why no example reached into another's gradient; empty without clipping."""
+        if self.plan.private:
+            return self.clipper.describe_isolation()
+        return ""
 
     def _draw_of(self, batch: Any, count: int) -> Draw | None:
         """The draw that a batch is; None where the caller declares the batches."""
         if self._batches is BatchOrigin.PLANNED:
-            return check_draw(batch, count, self.plan, self.position)
+            return check_draw(batch, count, self.plan.fingerprint, self.position)
         check_declared(count, self.plan)
         return None
 
     def _tie_scale(self, noise_std: float) -> None:
-        """ζ = ηzΔ/S, the noise that this step's update will carry, becomes the dropout noise of the
-        forward pass.
-        """
+        """Set the dropout noise of tied layers to ζ = ηzΔ/S, the noise of this step's update."""
         if self._tied:
             (group,) = self.optimizer.param_groups
             self.zeta = group["lr"] * noise_std / self.plan.batch_size
@@ -404,9 +399,7 @@ class PrivateStep:
     def _ordinary_step(
         self, batch: tuple[Tensor, ...], draw: Draw | None, parameters: dict[str, nn.Parameter]
     ) -> None:
-        """Without noise there is nothing to clip for: the gradient of the summed loss over the
-        batch size.
-        """
+        """Without noise there is nothing to clip for: the summed gradient over the batch size."""
         self._tie_scale(0.0)
         totals = dict[str, Tensor]()
         for name, kl_gradient in self._kl_gradients().items():
@@ -425,8 +418,20 @@ class PrivateStep:
     def _kl_gradients(self) -> dict[str, KLGradient]:
         """w ∇KL / N at the present parameters, by name; it depends on no data."""
         weight = 0.0 if self.kl_weight is None else self.kl_weight(self.position)
-        if weight == 0 or (
-            self._tied and not self.plan.private
-        ):  # a point has no density against a prior
+        is_point = self._tied and not self.plan.private  # a point has no density against a prior
+        if weight == 0 or is_point:
             return {}
         return kl_gradients(self.model, weight / self.plan.examples)
+
+
+def _refuse_process_group() -> None:
+    """Raise among several ranks: each would train its own model under the whole budget."""
+    distributed = torch.distributed
+    if not distributed.is_available() or not distributed.is_initialized():
+        return
+    ranks = distributed.get_world_size()
+    if ranks > 1:
+        raise DpvdError(
+            f"a process group of {ranks} ranks is not supported: each rank would train a model of "
+            "its own under the whole budget. Train in one process"
+        )

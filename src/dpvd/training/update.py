@@ -5,11 +5,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from dpvd.grads import ClippedGradients
+from dpvd.errors import DpvdError
+from dpvd.grads import ClippedGradients, Jacobian
 from dpvd.mechanisms import BitSource, GridNoise, release_sums
 from dpvd.nn import KLGradient
 
-__all__ = ["Update"]
+__all__ = ["Update", "check_parameters"]
 
 _NOT_PLAIN = ("momentum", "weight_decay", "maximize", "differentiable")  # options of SGD
 
@@ -21,8 +22,8 @@ class Update:
 
         update.begin(parameters)
         try:
-            update.add(clipped)         # for each part of the batch
-            update.release(noise, bits, jacobian, kl_gradients)
+            update.add(clipped)         # for each micro-batch
+            update.release(noise, bits, kl_gradients)
         except BaseException:
             update.discard()
             raise
@@ -34,10 +35,11 @@ class Update:
 
     Guarantees:
         After `release` and after `discard` no buffer holds a sum without noise.
-        Between `begin` and `release` the parameters do not change.
+        Between `begin` and `release` the parameters do not change: every micro-batch sees those of
+        the first, so it does not matter here how a batch was cut.
 
     Args:
-        optimizer: who moves the parameters.
+        optimizer: what moves the parameters.
         batch_size: S.
     """
 
@@ -45,11 +47,12 @@ class Update:
         self.optimizer = optimizer
         self.batch_size = batch_size
         self._parameters: Mapping[str, nn.Parameter] = {}
-        self._sums: dict[str, Tensor] = {}
+        self._jacobian = Jacobian()
+        self._sums: dict[str, Tensor] = {}  # of the parameters' shapes
         self._zeroed: set[str] = set()  # names of the buffers that are known to hold zeros
 
     def begin(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        """Have a zeroed buffer ready for each parameter; buffers are kept from step to step.
+        """Have a zeroed buffer ready for each parameter; buffers are reused from step to step.
 
         Args:
             parameters: the trainable parameters by name.
@@ -57,41 +60,36 @@ class Update:
         trained = {id(parameter) for parameter in parameters.values()}
         for parameter in self._parameters.values():
             if id(parameter) not in trained:
-                parameter.grad = (
-                    None  # frozen since: an optimizer would go on moving it by its last gradient
-                )
+                # Frozen since: an optimizer would go on moving it by its last gradient.
+                parameter.grad = None
         self._parameters = parameters
+        self._jacobian = Jacobian()
         self._sums = {name: self._zeros(name, parameter) for name, parameter in parameters.items()}
         self._zeroed = set()
 
     def add(self, clipped: ClippedGradients) -> None:
-        """Add the sum of a batch's clipped gradients, or of a part of it."""
+        """Add the sum of a micro-batch's clipped gradients to the buffers; parameters stay."""
         clipped.add_to(self._sums)
+        self._jacobian = clipped.jacobian
 
     @torch.no_grad()
     def release(
-        self,
-        noise: GridNoise,
-        bits: BitSource,
-        jacobian: Mapping[str, Tensor],
-        kl_gradients: dict[str, KLGradient],
+        self, noise: GridNoise, bits: BitSource, kl_gradients: dict[str, KLGradient]
     ) -> None:
         """Add the noise to the sums, and let the optimizer step.
 
         Args:
             noise: for the entries of all parameters together.
             bits: where its randomness comes from.
-            jacobian: by name, what the noisy sum of a parameter is multiplied by, after the noise
-                and without the KL term.
-            kl_gradients: by name, the gradient of the KL term, in the unit of the mean; taken out
-                as they are added.
+            kl_gradients: by name, the gradient of the KL term, in the unit of the mean; removed as
+                they are added.
         """
         rates = _plain_rates(self._parameters, self.optimizer)
         if rates:
-            self._move(rates, noise, bits, jacobian, kl_gradients)
+            self._move(rates, noise, bits, kl_gradients)
         else:
-            self._hand_over(noise, bits, jacobian, kl_gradients)
-        if not rates or _is_watched(self.optimizer):
+            self._hand_over(noise, bits, kl_gradients)
+        if not rates or _has_step_observers(self.optimizer):
             self.optimizer.step()
 
     def _move(
@@ -99,41 +97,34 @@ class Update:
         rates: Mapping[str, float],
         noise: GridNoise,
         bits: BitSource,
-        jacobian: Mapping[str, Tensor],
         kl_gradients: dict[str, KLGradient],
     ) -> None:
         """Plain SGD: θ ← θ - η (J · noisy sum / S + ∂KL), in one pass where there is no J."""
+        jacobian = self._jacobian
         direct = {name: p for name, p in self._parameters.items() if name not in jacobian}
-        for (
-            name,
-            parameter,
-        ) in direct.items():  # before the noise: ∂KL reads the parameter as it was
+        for name, parameter in direct.items():
+            # Before the noise: ∂KL reads the parameter as it was.
             _add_kl_gradient(kl_gradients, name, parameter, -rates[name])
         scales = {name: -rate / self.batch_size for name, rate in rates.items()}
         release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
         for name, parameter in self._parameters.items():
             parameter.grad = None  # the optimizer has nothing left to do
             if name in jacobian:
-                change = self._sums[name].mul_(jacobian[name])
+                change = jacobian.multiply_(name, self._sums[name])
                 _add_kl_gradient(kl_gradients, name, change, -rates[name])
                 parameter.add_(change)
                 change.zero_()
         self._zeroed = set(self._sums)
 
     def _hand_over(
-        self,
-        noise: GridNoise,
-        bits: BitSource,
-        jacobian: Mapping[str, Tensor],
-        kl_gradients: dict[str, KLGradient],
+        self, noise: GridNoise, bits: BitSource, kl_gradients: dict[str, KLGradient]
     ) -> None:
         """Any other optimizer: J · noisy sum / S + ∂KL becomes the gradient."""
         scales = dict.fromkeys(self._sums, 1 / self.batch_size)
         release_sums(self._sums, noise, bits, scales=scales, parameters={})
         for name, parameter in self._parameters.items():
             mean = self._sums[name]
-            if name in jacobian:
-                mean *= jacobian[name]
+            self._jacobian.multiply_(name, mean)
             _add_kl_gradient(kl_gradients, name, mean, 1.0)
             parameter.grad = mean
 
@@ -154,10 +145,36 @@ class Update:
         return buffer
 
 
+def check_parameters(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.Parameter]) -> None:
+    """Raise unless the optimizer moves exactly the parameters that the model trains.
+
+    Args:
+        optimizer: any.
+        parameters: the trainable parameters of the model by name.
+    """
+    groups = optimizer.param_groups
+    held = {id(p) for group in groups for p in group["params"] if p.requires_grad}
+    trained = {id(p): name for name, p in parameters.items()}
+    if held == trained.keys():
+        return
+    missing = [name for key, name in trained.items() if key not in held]
+    if missing:
+        raise DpvdError(
+            f"the optimizer does not hold {missing[0]!r} ({len(missing)} of {len(trained)} "
+            "trainable parameters are missing): make it after the model's last change (fix and "
+            "variational return a copy), from model.parameters(), and switch requires_grad off for "
+            "what should stay as it is"
+        )
+    raise DpvdError(
+        f"the optimizer holds {len(held - trained.keys())} parameters that are not the model's: "
+        "they would move without an account. Make it from model.parameters()"
+    )
+
+
 def _add_kl_gradient(
     kl_gradients: dict[str, KLGradient], name: str, total: Tensor, scale: float
 ) -> None:
-    """Add the gradient of the KL term and let go of it: it may be as large as the parameter."""
+    """Add the gradient of the KL term and free it: it may be as large as the parameter."""
     kl_gradient = kl_gradients.pop(name, None)
     if kl_gradient is not None:
         kl_gradient.add_to(total, scale)
@@ -168,10 +185,8 @@ def _alike(buffer: Tensor, parameter: Tensor) -> bool:
     return all(getattr(buffer, kind) == getattr(parameter, kind) for kind in kinds)
 
 
-def _is_watched(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether somebody notices its steps: a hook, or a learning-rate scheduler, which replaces the
-    method.
-    """
+def _has_step_observers(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a hook observes step(), or a learning-rate scheduler, which replaces the method."""
     return "step" in vars(optimizer) or bool(optimizer._optimizer_step_post_hooks)
 
 

@@ -1,0 +1,361 @@
+"""What a gradient rule is given and what it returns: read this to add a rule for a layer.
+
+A rule is given a layer, one recorded `Call` of it and the gradient that arrives at its output. It
+returns terms. The gradient of a weight for one example is a sum of terms S ∘ (l ⊗ r): an outer
+product of the gradient at the layer's output with the layer's input, times a matrix S that the
+examples share (absent for plain weights).
+
+No term may share memory with a parameter: norms are measured from the terms, and sums are made
+from them later.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dpvd.grads.clipping import Unit
+from dpvd.grads.per_example import blocks
+
+__all__ = [
+    "Call",
+    "CannotFactor",
+    "CustomForwardRule",
+    "Deferred",
+    "Direct",
+    "ForwardTrace",
+    "Lookup",
+    "MultiOutputRule",
+    "Outer",
+    "Rule",
+    "Term",
+    "Terms",
+    "leaves",
+    "rows",
+    "sum_to_channels",
+    "sum_to_last",
+    "variance_gradient",
+    "variance_share",
+    "with_positions",
+]
+
+
+class CannotFactor(Exception):
+    """The factored engine cannot treat this model; the message says why. Another one does."""
+
+
+# What a rule is given
+
+
+@dataclass
+class Call:
+    """One call of a unit in one forward pass.
+
+    Attributes:
+        unit: the module that was called.
+        args: its positional arguments.
+        kwargs: its keyword arguments.
+        draws: the random numbers the unit drew, each with the batch first.
+        aux: what the layer recorded with each draw: the standard deviation it was multiplied by.
+        edges: where the gradient of each output arrives in the graph.
+        saved: what the rule's own forward pass saved for its terms.
+    """
+
+    unit: Unit
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    draws: list[Tensor]
+    aux: list[Tensor | None]
+    edges: list[Any] = field(default_factory=list)
+    saved: Any = None
+
+    def __post_init__(self) -> None:
+        self._versions_at_call = self._versions()
+
+    def input(self) -> Tensor:
+        """The single tensor the unit was called with."""
+        if not self._has_one_tensor():
+            raise CannotFactor(f"{self.unit.name!r} was called with more than one input")
+        (tensor,) = self.args
+        assert isinstance(tensor, Tensor)
+        return tensor
+
+    def check_unchanged(self) -> None:
+        """Raise if an input was overwritten in place after the call: its gradient is lost."""
+        if self._versions_at_call != self._versions():
+            raise CannotFactor(
+                f"an input of {self.unit.name!r} was changed in place after the call"
+            )
+
+    def check_batch(
+        self, grads: tuple[Tensor | None, ...], batch_dims: tuple[int, ...], count: int
+    ) -> None:
+        """Raise if an output does not have ``count`` examples where they should be."""
+        for grad, dim in zip(grads, batch_dims, strict=True):
+            if grad is None or (grad.dim() > dim and grad.shape[dim] == count):
+                continue
+            where = "its first dimension" if dim == 0 else f"dimension {dim}"
+            raise CannotFactor(
+                f"the output of {self.unit.name!r} does not have the batch as {where}"
+            )
+
+    def _has_one_tensor(self) -> bool:
+        if len(self.args) != 1 or self.kwargs:
+            return False
+        (only,) = self.args
+        return isinstance(only, Tensor)
+
+    def _versions(self) -> list[int]:
+        """How often each input has been written to."""
+        if self._has_one_tensor():  # as most are called
+            return [self.args[0]._version]
+        inputs = leaves((*self.args, *self.kwargs.values()))
+        return [value._version for value in inputs if isinstance(value, Tensor)]
+
+
+def leaves(value: Any) -> list[Any]:
+    """What a nest of tuples and lists contains, in order.
+
+    >>> leaves((1, (2, [None])))
+    [1, 2, None]
+    """
+    if not isinstance(value, tuple | list):
+        return [value]
+    found = []
+    for part in value:
+        found += leaves(part)
+    return found
+
+
+# What a rule returns
+
+
+@dataclass(frozen=True)
+class Outer:
+    """S ∘ Σ_t (left_t ⊗ right_t) for each example.
+
+    Args:
+        left: [B, out] or [B, T, out].
+        right: [B, in] or [B, T, in].
+        scale: [out, in / groups] or absent.
+        groups: both factors fall into this many blocks, and only blocks at the same index are
+            multiplied: the gradient is [out, in / groups].
+    """
+
+    left: Tensor
+    right: Tensor
+    scale: Tensor | None = None
+    groups: int = 1
+
+    @property
+    def positions(self) -> int:
+        if self.left.dim() == 3:
+            return self.left.shape[1]
+        return 1
+
+    def materialised(self) -> Tensor:
+        """[B, out, in / groups]: the per-example gradients."""
+        left = blocks(with_positions(self.left), self.groups)  # [B, G, T, out / G]
+        right = blocks(with_positions(self.right), self.groups)  # [B, G, T, in / G]
+        product = (left.mT @ right).flatten(1, 2)
+        if self.scale is None:
+            return product
+        return product * self.scale
+
+    def divided_by(self, divisor: Tensor) -> "Outer":
+        """The same gradients over a divisor of the parameter's shape."""
+        divisor = divisor.flatten(1)  # a convolution's weight has more than two dimensions
+        scale = self.scale
+        if scale is None:
+            scale = torch.ones_like(divisor)
+        divided = scale / divisor
+        return replace(self, scale=divided)
+
+    def only(self, examples: slice | Tensor) -> "Outer":
+        """The gradients of some examples."""
+        left = self.left[examples]
+        right = self.right[examples]
+        return replace(self, left=left, right=right)
+
+
+@dataclass(frozen=True)
+class Direct:
+    """Per-example gradients, scale ∘ values.
+
+    Args:
+        values: [B, *shape of the parameter].
+        scale: of the parameter's shape, shared by all examples; or absent.
+    """
+
+    values: Tensor
+    scale: Tensor | None = None
+
+    def materialised(self) -> Tensor:
+        if self.scale is None:
+            return self.values
+        return self.values * self.scale
+
+    def divided_by(self, divisor: Tensor) -> "Direct":
+        if self.scale is None:
+            return replace(self, scale=divisor.reciprocal())
+        scale = self.scale / divisor
+        return replace(self, scale=scale)
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Σ_t e(index_t) ⊗ values_t for each example: gradients of looked-up rows of a table.
+
+    Args:
+        index: [B, T], which rows.
+        values: [B, T, d].
+        rows: how many rows the table has.
+    """
+
+    index: Tensor
+    values: Tensor
+    rows: int
+
+    def materialised(self) -> Tensor:
+        """[B, rows, d]."""
+        count, _, width = self.values.shape
+        first = torch.arange(count, device=self.index.device).unsqueeze(1) * self.rows
+        table = self.values.new_zeros(count * self.rows, width)
+        table.index_add_(0, (first + self.index).flatten(), self.values.flatten(0, 1))
+        return table.view(count, self.rows, width)
+
+    def divided_by(self, divisor: Tensor) -> "Lookup":
+        own = divisor[self.index]  # of the rows looked up
+        values = self.values / own
+        return replace(self, values=values)
+
+
+@dataclass(frozen=True)
+class Deferred:
+    """Gradients too large to be stored: recomputed for a few examples whenever they are needed.
+
+    Args:
+        count: B.
+        compute: the gradients of some examples, [b, *shape of the parameter]; the same bits
+            whenever it is called.
+        scale: of the parameter's shape: the gradients are scale ∘ what is computed.
+    """
+
+    count: int
+    compute: Callable[[slice | Tensor], Tensor]
+    scale: Tensor
+
+    def materialised(self) -> Tensor:
+        values = self.compute(slice(None))
+        return values * self.scale
+
+    def divided_by(self, divisor: Tensor) -> "Deferred":
+        scale = self.scale / divisor
+        return replace(self, scale=scale)
+
+
+Term = Outer | Direct | Lookup | Deferred
+Terms = dict[str, list[Term]]
+"""The terms of each parameter's gradient, by the parameter's name in the layer."""
+
+
+# What a rule is
+
+Rule = Callable[[Any, Call, Tensor], Terms]
+"""``rule(layer, call, grad)`` for a layer that returns one tensor with the batch first."""
+
+
+@dataclass(frozen=True)
+class MultiOutputRule:
+    """A rule for a module that does not simply return one tensor with the batch first.
+
+    Args:
+        terms: ``terms(layer, call, *grads)``, with one gradient for each output, None where none
+            arrived.
+        batch_dims: for a layer, where the batch is in each of its outputs, in the order in which
+            they are nested.
+    """
+
+    terms: Callable[..., Terms]
+    batch_dims: Callable[[Any], tuple[int, ...]]
+
+    def __call__(self, layer: Any, call: Call, *grads: Tensor | None) -> Terms:
+        return self.terms(layer, call, *grads)
+
+
+@dataclass(frozen=True)
+class ForwardTrace:
+    """What a forward pass run by a rule leaves for the rule's terms.
+
+    Args:
+        edges: where in the graph the gradients arrive that the rule needs.
+        saved: what else it needs.
+    """
+
+    edges: list[Any]
+    saved: Any
+
+
+@dataclass(frozen=True)
+class CustomForwardRule(MultiOutputRule):
+    """A rule that needs gradients from inside a module, and so runs its forward pass itself.
+
+    Args:
+        terms: ``terms(layer, call, *grads)``, with the gradient at each of the edges, None where
+            none arrived.
+        batch_dims: for a layer, where the batch is in the gradient at each edge.
+        forward: ``forward(unit, *args, **kwargs)``: what the module returns, and the trace.
+    """
+
+    forward: Callable[..., tuple[Any, ForwardTrace]]
+
+
+# Steps that several rules share
+
+
+def with_positions(factor: Tensor) -> Tensor:
+    """[B, T, d] as it is; [B, d] with one position."""
+    if factor.dim() == 3:
+        return factor
+    return factor.unsqueeze(1)
+
+
+def rows(factor: Tensor) -> Tensor:
+    """[B, d] as it is; [B, ..., d] with all positions in one dimension."""
+    if factor.dim() == 2:
+        return factor
+    return factor.flatten(1, -2)
+
+
+def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
+    """[B, *last] from [B, ..., *last]: the sum over all positions of an example."""
+    if values.dim() == dims + 1:
+        return values
+    return values.flatten(1, -dims - 1).sum(1)
+
+
+def sum_to_channels(values: Tensor) -> Tensor:
+    """[B, C] from [B, C, ...]: the sum over all positions of an example."""
+    if values.dim() == 2:
+        return values
+    return values.flatten(2).sum(2)
+
+
+def variance_gradient(call: Call, grad: Tensor) -> Tensor:
+    """u = dL/dv = g ε / (2√v), zero where there is no variance."""
+    (noise,) = call.draws
+    (std,) = call.aux
+    assert std is not None  # every layer that samples its outputs passes it
+    if std.numel() and std.min() > 0:
+        return (grad * noise).div_(std).mul_(0.5)
+    return torch.where(std > 0, grad * noise / (2 * std), 0.0)
+
+
+def variance_share(call: Call, grad: Tensor) -> Tensor:
+    """u v = g ε √v / 2: by how much each output moves with the logarithm of its variance."""
+    (noise,) = call.draws
+    (std,) = call.aux
+    assert std is not None  # every layer that samples its outputs passes it
+    return grad * noise * std / 2

@@ -1,0 +1,251 @@
+"""Per-example gradients of a batch: their norms, their clip factors and their clipped sum."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache, reduce
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from dpvd.grads.clipping import Clipping, Grouping, Jacobian
+from dpvd.nn.sum_of_squares import row_squares
+
+__all__ = [
+    "GRAM_CHUNK",
+    "ClippedGradients",
+    "InnerProducts",
+    "Norms",
+    "PerExample",
+    "additions",
+    "blocks",
+    "clip",
+    "largest_size",
+    "product",
+    "rounded_up",
+]
+
+GRAM_CHUNK = 128  # largest chunk of an inner product; bounds its rounding error
+
+
+class Norms(NamedTuple):
+    """Squared norms of one parameter's gradients, and the sizes of what they were computed from.
+
+    Attributes:
+        squared: [B], never below the true ones by more than rounding.
+        sizes: [B] each: squared norms of every factor, or unscaled gradient, that norm and sum are
+            made from. A finite norm says little of them: 10⁻²⁵ squared is 0, whatever it is
+            multiplied by. Examples with a size above `largest_size` are excluded.
+    """
+
+    squared: Tensor
+    sizes: tuple[Tensor, ...]
+
+
+class InnerProducts:
+    """Inner products of factors, computed once for each: parameters of a layer share factors."""
+
+    def __init__(self) -> None:
+        # By id and kind. The factor is saved too, so that its id stays its own.
+        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def squares(self, rows: Tensor) -> Tensor:
+        """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
+        key = (id(rows), 0)
+        if key not in self._known:
+            found = row_squares(rows)
+            self._known[key] = (rows, found)
+        return self._known[key][1]
+
+    def gram(self, factor: Tensor, groups: int) -> Tensor:
+        """[B, G, T, T]: x_s · x_t for all positions of a factor [B, T, d], block by block."""
+        key = (id(factor), groups)
+        if key not in self._known:
+            rows = blocks(factor, groups)  # [B, G, T, d / G]
+            found = product(rows, rows.mT, GRAM_CHUNK)
+            self._known[key] = (factor, found)
+        return self._known[key][1]
+
+
+class PerExample(Protocol):
+    """The per-example gradients of one parameter, in whatever representation."""
+
+    def norms(self, products: InnerProducts) -> Norms:
+        """Squared norms, and the sizes of all factors: a size that is missing is not checked."""
+        ...
+
+    def add_sum(self, weights: Tensor, out: Tensor) -> None:
+        """out += Σ_i weights_i · gradient_i, for weights [B].
+
+        The result goes into a contiguous tensor of the parameter's shape. All gradients must be
+        finite: 0 · ∞ would poison the sum.
+        """
+        ...
+
+    def only(self, examples: Tensor) -> "PerExample":
+        """The gradients of these examples, given by their positions in the batch."""
+        ...
+
+
+@dataclass(frozen=True)
+class ClippedGradients:
+    """The gradients of a batch's examples with their clip factors, not yet added up.
+
+    Nothing in here is private: not the gradients, not the norms, not the losses.
+
+    Attributes:
+        gradients: per-example gradients by parameter name, divided by the Jacobian where there is
+            one; a parameter that the loss does not reach is absent. None shares memory with a
+            parameter: what was measured is what is added up, even if parameters change meanwhile.
+        factors: [B, G], what each example's gradient is multiplied by; 0 for an excluded example.
+        norms: [B, G] per-example norms before clipping; infinite for an excluded example.
+        losses: [B].
+        excluded: how many examples contribute zero because their gradient or loss is not finite, or
+            far too large.
+        jacobian: for scale parameters, what their gradients were divided by.
+    """
+
+    gradients: Mapping[str, PerExample]
+    factors: Tensor
+    norms: Tensor
+    losses: Tensor
+    excluded: int
+    clipping: Clipping
+    grouping: Grouping
+    jacobian: Jacobian
+
+    @torch.no_grad()
+    def add_to(self, totals: Mapping[str, Tensor]) -> None:
+        """totals += Σ_i factor_i · gradient_i for every parameter, in place.
+
+        Args:
+            totals: by parameter name, tensors of the parameters' shapes.
+        """
+        if self.excluded == len(self.losses):
+            return
+        factors = self.factors
+        gradients = self.gradients
+        if self.excluded:  # 0 · ∞ would poison the sum
+            included = torch.isfinite(self.norms).all(1).nonzero().squeeze(1)
+            factors = factors[included]
+            gradients = {name: gradient.only(included) for name, gradient in gradients.items()}
+        columns = factors.unbind(1)  # [B] for each clipping group
+        for name, gradient in gradients.items():
+            total = totals[name]
+            weights = columns[self.grouping.group_of[name]]
+            if total.is_contiguous():
+                gradient.add_sum(weights, total)
+            else:  # a parameter in another memory format, such as channels_last
+                part = torch.zeros(total.shape, dtype=total.dtype, device=total.device)
+                gradient.add_sum(weights, part)
+                total += part
+
+
+def clip(
+    gradients: Mapping[str, PerExample],
+    losses: Tensor,
+    clipping: Clipping,
+    grouping: Grouping,
+    jacobian: Jacobian,
+) -> ClippedGradients:
+    """Norms and clip factors. To be called without recording of gradients.
+
+    Args:
+        gradients: per-example gradients by parameter name, divided by the Jacobian where there is
+            one.
+        losses: [B]; an example whose loss is not finite is excluded, and one that overflows on the
+            way.
+        clipping: the bound.
+        grouping: which parameters are clipped together.
+        jacobian: what gradients of scale parameters were divided by.
+    """
+    losses = losses.detach()
+    products = InnerProducts()
+    columns: list[Tensor | None] = [None] * grouping.count
+    sizes: dict[int, Tensor] = {}  # by identity: parameters of a layer share factors
+    for name, gradient in gradients.items():
+        squared_norm, own_sizes = gradient.norms(products)
+        sizes.update((id(size), size) for size in own_sizes)
+        group = grouping.group_of[name]
+        so_far = columns[group]
+        columns[group] = squared_norm if so_far is None else so_far + squared_norm
+    empty = torch.zeros_like(losses)
+    squared = [empty if column is None else column for column in columns]
+    norms = torch.stack(squared, dim=1).sqrt_()  # [B, G]
+    norms, excluded = _exclude(norms, [losses.abs(), *sizes.values()])
+    factors = clipping.factors(norms)
+    return ClippedGradients(
+        gradients, factors, norms, losses, excluded, clipping, grouping, jacobian
+    )
+
+
+def _exclude(norms: Tensor, sizes: list[Tensor]) -> tuple[Tensor, int]:
+    """Norms [B, G], ∞ for examples of which anything is too large or NaN; and how many these are.
+
+    All sizes are checked at once; the offending examples are located only if the check fails.
+    """
+    largest = min(largest_size(size.dtype) for size in (norms, *sizes))
+    checked = torch.cat([norms, torch.stack(sizes, dim=1)], dim=1)
+    usable = checked <= largest  # [B, G + number of sizes]
+    if usable.all():
+        return norms, 0
+    included = usable.all(1)
+    excluded = len(norms) - int(included.sum())
+    return torch.where(included.unsqueeze(1), norms, torch.inf), excluded
+
+
+@cache
+def largest_size(dtype: torch.dtype) -> float:
+    """The largest squared norm of a factor at which norms can be trusted: 7e30 in float32.
+
+    The same holds for an unscaled gradient. A square below the smallest number of its type is
+    rounded to 0, and the error is multiplied by the other factor's square, up to this; a scale that
+    makes a gradient small is applied after examples have been added up, which must not overflow
+    before. Both errors are below 10⁻¹⁰, and nothing that learns comes near: an example beyond is
+    excluded.
+    """
+    largest = torch.finfo(dtype).max
+    return float(largest**0.8)
+
+
+def product(left: Tensor, right: Tensor, chunk: int) -> Tensor:
+    """left @ right, with at most ``chunk`` products added up at a time: see :func:`rounded_up`."""
+    lefts = torch.split(left, chunk, -1)
+    rights = torch.split(right, chunk, -2)
+    products = [one @ other for one, other in zip(lefts, rights, strict=True)]
+    return reduce(torch.add, products)
+
+
+def additions(length: int, chunk: int) -> int:
+    """How many products and sums of products :func:`product` adds up for one entry."""
+    within_a_chunk = min(length, chunk)
+    chunks = math.ceil(length / chunk)
+    return within_a_chunk + chunks
+
+
+def rounded_up(total: Tensor, magnitude: Tensor, count: int) -> Tensor:
+    """A squared norm that is not below the true one, in spite of rounding.
+
+    Matrix products may add up their n terms one after the other, and are then off by up to n/2
+    units of rounding of the sum of the terms' magnitudes (Higham, Accuracy and Stability of
+    Numerical Algorithms, Sec. 3.1): over 20,000 equal entries in float32 a norm came out 250 units
+    too short. torch's own sums are made in a cascade, and so short that the margin of the clip norm
+    covers them.
+
+    Args:
+        total: what was computed.
+        magnitude: at least the sum of the magnitudes; (Σ_k ‖term k‖)² by Cauchy and Schwarz.
+        count: n; see :func:`additions`.
+    """
+    unit = torch.finfo(total.dtype).eps
+    error = count * unit * magnitude
+    at_least_zero = total.clamp_min(0)
+    return at_least_zero + error
+
+
+def blocks(factor: Tensor, groups: int) -> Tensor:
+    """[B, G, T, d / G] of a factor [B, T, d]."""
+    count, positions, _ = factor.shape
+    split = factor.reshape(count, positions, groups, -1)  # [B, T, G, d / G]
+    return split.transpose(1, 2)
