@@ -92,7 +92,12 @@ class RecordStore:
 
     def write(self, record: Record) -> None:
         text = json.dumps(record.to_dict(), indent=None, sort_keys=True, allow_nan=False)
-        write_atomically(self._path(record.spec), (text + "\n").encode())
+        try:
+            write_atomically(self._path(record.spec), (text + "\n").encode())
+        except DpvdError as error:
+            raise DpvdError(
+                f"cannot write into {self.folder} ({error}): choose another --out"
+            ) from error
 
     def read(self, spec: Spec) -> Record:
         """The record of a spec.
