@@ -53,7 +53,12 @@ class ResultStore:
             DpvdError: if the folder cannot be written to.
         """
         path = self.folder / PENDING / f"{result.hash}.json"
-        write_atomically(path, result.to_line().encode())
+        try:
+            write_atomically(path, result.to_line().encode())
+        except DpvdError as error:
+            raise DpvdError(
+                f"cannot write into {self.folder} ({error}): choose another --out"
+            ) from error
 
     def read(self, spec: Spec) -> ExperimentResult:
         """The result of a spec.
