@@ -32,7 +32,7 @@ BLOCK_DRAWS = 2 * reference.BLOCK_PAIRS
 BLOCK_BYTES = reference.BLOCK_PAIRS * reference.BYTES_PER_PAIR
 """Bytes that one block takes."""
 
-# Both by timings on a two-core AMD EPYC in November 2026 (docs/noise.md).
+# Both chosen by timings; docs/noise.md has the machine.
 _BLOCKS_AT_ONCE = 16  # fewer pay for calls, more for memory
 _DRAWS_PER_THREAD = 1 << 15  # for fewer, waking a thread costs more than it saves
 _KEY_SIZE = 32
