@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import date
 from enum import StrEnum
 from functools import cached_property
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -49,8 +50,8 @@ class Encoder:
     - boolean: 1 or -1
     - date: scaled to [-1, 1] as a number of days is
 
-    and, where the schema says so, a feature for missing and one for undeclared categories. A missing
-    number is 0, the middle of its bounds, and falls into no bin.
+    and, where the schema says so, a feature for missing and one for undeclared categories. A
+    missing number is 0, the middle of its bounds, and falls into no bin.
 
     Guarantees:
         Every feature lies in [-1, 1], and the L2 norm of a row is at most `largest_norm`, whatever
@@ -173,10 +174,7 @@ class Encoder:
         else:
             edges = self._edges(column)
             names = [column.name]
-            names += [
-                f"{column.name} in [{left:g}, {right:g})"
-                for left, right in zip(edges, edges[1:], strict=False)
-            ]
+            names += [f"{column.name} in [{left:g}, {right:g})" for left, right in pairwise(edges)]
         if column.missing is not Missing.REFUSE:
             names.append(f"{column.name} is missing")
         return names

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from datetime import date, datetime
 from enum import StrEnum
+from itertools import pairwise
 from typing import Any, TypeVar
 
 from dpvd.data.words import canonical_text, shortened
@@ -102,7 +103,7 @@ def check_edges(value: object, bounds: tuple[float, float] | None, where: str) -
         raise DpvdError(f"{where} must be a list of finite numbers, got {value!r}")
     edges = tuple(float(edge) for edge in value)
     within = edges if bounds is None else (bounds[0], *edges, bounds[1])
-    if any(left >= right for left, right in zip(within, within[1:], strict=False)):
+    if any(left >= right for left, right in pairwise(within)):
         raise DpvdError(f"{where} must increase and lie strictly between the bounds, got {value!r}")
     return edges
 

@@ -63,7 +63,9 @@ class EncodedTable:
     @property
     def units(self) -> int:
         """Number of units: people, say, or rows where these stand for themselves."""
-        return self.rows if self.unit is None else int(self.unit[-1]) + 1
+        if self.unit is None or self.rows == 0:
+            return self.rows
+        return int(self.unit[-1]) + 1
 
     def checksum(self, key: bytes) -> str:
         """Return the HMAC-SHA256 of all contents: without the key it says nothing about the data.
