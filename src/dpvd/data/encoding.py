@@ -240,7 +240,9 @@ class Encoder:
 
 def _scaled(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     lower, upper = bounds
-    return 2 * ((np.clip(values, lower, upper) - lower) / (upper - lower)) - 1
+    share: np.ndarray = (np.clip(values, lower, upper) - lower) / (upper - lower)
+    scaled: np.ndarray = 2 * share - 1
+    return scaled
 
 
 def _cells(frame: pl.DataFrame, name: str) -> pl.Series:

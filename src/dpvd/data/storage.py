@@ -3,7 +3,7 @@
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 
@@ -80,7 +80,7 @@ class RowStore:
     def select(self, features: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Return some rows in a given order, in a new file if the features are in one."""
         if not isinstance(features, np.memmap):
-            return features[rows]
+            return np.take(features, rows, axis=0)
         file = _nameless_file(self._scratch)
 
         def write() -> None:
@@ -113,8 +113,7 @@ def _mapped(file: IO[bytes], rows: int, width: int) -> np.ndarray:
         _disk(file.flush)
         if rows == 0:
             return np.zeros((0, width), dtype=np.float32)
-        mapped: Any = np.memmap(file, dtype=np.float32, mode="r+", shape=(rows, width))
-        return mapped
+        return np.memmap(file, dtype=np.float32, mode="r+", shape=(rows, width))
 
 
 def _disk(write: Callable[[], None]) -> None:

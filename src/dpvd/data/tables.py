@@ -3,7 +3,7 @@
 import hashlib
 import hmac
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -254,7 +254,12 @@ def _refuse_untrainable(train: EncodedTable, test: EncodedTable | None, name: st
             )
 
 
-def _at(source: TableSource, encode: Any, frame: pl.DataFrame, first_row: int) -> np.ndarray:
+def _at(
+    source: TableSource,
+    encode: Callable[[pl.DataFrame, int], np.ndarray],
+    frame: pl.DataFrame,
+    first_row: int,
+) -> np.ndarray:
     """Encode a batch; an error names the table."""
     try:
         return encode(frame, first_row)

@@ -19,7 +19,9 @@ __all__ = ["chosen_rows", "share_of", "unit_hashes", "unit_numbers"]
 _STEP = np.uint64(0x9E3779B97F4A7C15)  # of SplitMix64 (Steele, Lea, Flood 2014), as is _mixed
 
 
-def unit_hashes(series: pl.Series, missing: tuple[str, ...], key: bytes, first_row: int):
+def unit_hashes(
+    series: pl.Series, missing: tuple[str, ...], key: bytes, first_row: int
+) -> np.ndarray:
     """Return a 64-bit hash of each row's identifier.
 
     Edge cases:
@@ -97,6 +99,7 @@ def _place_within(grouped: np.ndarray) -> np.ndarray:
 
 def _mixed(words: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64: 64 bits to 64 bits, one to one."""
-    mixed = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed: np.ndarray = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
+    mixed ^= mixed >> np.uint64(31)
+    return mixed
