@@ -174,13 +174,13 @@ def _encoding_by_mark(path: Path) -> str:
 
 def _known_encoding(name: str) -> str:
     try:
-        info = codecs.lookup(name)
-        is_text = isinstance(b"".decode(name), str)
-    except (LookupError, ValueError, AssertionError) as error:
+        "a".encode(name)  # a LookupError also for what is no encoding of text, such as base64
+    except (LookupError, ValueError) as error:
         raise DpvdError(
             f"encoding must be one that Python knows, such as utf-8 or latin-1; got {name!r}"
         ) from error
-    return "utf-8-sig" if info.name == "utf-8" and is_text else info.name
+    known = codecs.lookup(name).name
+    return "utf-8-sig" if known == "utf-8" else known
 
 
 def _recognised_delimiter(path: Path, encoding: str) -> str:
