@@ -122,7 +122,7 @@ def _pandas_series(series: Any) -> pl.Series:
     kind = getattr(series.dtype, "kind", "O")
     if isinstance(series.dtype, np.dtype) and kind in "biuf":
         return _plain_series(series.to_numpy(), where)
-    if kind == "M":
+    if kind == "M" and (isinstance(series.dtype, np.dtype) or hasattr(series.dtype, "tz")):
         without_zone = series.dt.tz_localize(None)
         return _plain_series(without_zone.to_numpy(dtype="datetime64[us]"), where)
     values = series.astype(object).tolist()
