@@ -65,7 +65,7 @@ class TestGoodFiles:
         assert np.array_equal(read_array(saved(tmp_path, x=ROWS)), ROWS)
 
 
-NAN = np.where(ROWS == ROWS[2, 1], np.nan, ROWS)
+NAN = np.where(ROWS[2, 1] == ROWS, np.nan, ROWS)
 OBJECTS = np.array([print, len, 1, 2], dtype=object)
 BAD = [
     ({"x": None}, "must hold the arrays x and y.*it holds y"),

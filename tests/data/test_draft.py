@@ -138,20 +138,21 @@ class TestTarget:
             draft_of(note=["", ""])
 
 
-class TestIdentifiers:
-    ids = [f"P{number % 50}" for number in range(300)]
-    x = [f"{number}.5" for number in range(300)]
+IDS = [f"P{number % 50}" for number in range(300)]
+X = [f"{number}.5" for number in range(300)]
 
+
+class TestIdentifiers:
     @pytest.mark.parametrize("name", ["patient_id", "ID", "PatientId", "case-no", "id_patient"])
     def test_one_with_repeats_is_ignored_with_a_warning(self, name: str) -> None:
-        draft = draft_of(**{name: self.ids, "x": self.x})
+        draft = draft_of(**{name: IDS, "x": X})
         assert draft.schema.column(name).kind is Kind.IGNORE
         assert len(draft.warnings) == 1
         for word in (f'"{name}" looks like an identifier', f"--id {name}"):
             assert word in draft.warnings[0]
 
     def test_one_without_repeats_needs_no_warning(self) -> None:
-        draft = draft_of(patient_id=[f"P{number}" for number in range(300)], x=self.x)
+        draft = draft_of(patient_id=[f"P{number}" for number in range(300)], x=X)
         assert draft.schema.column("patient_id").kind is Kind.IGNORE
         assert draft.warnings == ()
 
@@ -160,7 +161,7 @@ class TestIdentifiers:
             assert draft_of(**{name: MANY, "x": MANY}).warnings == ()
 
     def test_the_id_that_is_given_is_no_column(self) -> None:
-        draft = draft_of(id="patient_id", patient_id=self.ids, x=self.x)
+        draft = draft_of(id="patient_id", patient_id=IDS, x=X)
         assert (draft.schema.id, draft.schema.rows_per_unit) == ("patient_id", 5)
         assert [column.name for column in draft.schema.columns] == ["x"]
         assert draft.warnings == ()
@@ -172,7 +173,7 @@ class TestIdentifiers:
             ("y", "y", "at once"),
         ):
             with pytest.raises(DpvdError, match=words):
-                draft_of(target, id, x=self.x)
+                draft_of(target, id, x=X)
 
 
 def test_numbers_with_a_few_texts_are_warned_of() -> None:

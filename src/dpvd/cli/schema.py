@@ -73,14 +73,14 @@ def schema(
     mark = None if delimiter is None else _DELIMITER_WORDS.get(delimiter, delimiter)
     source = open_table(table, delimiter=mark, encoding=encoding)
     draft = draft_schema(source, target, id=id)
-    for warning in draft.warnings:
-        warn(warning)
     if as_json:
         print_json(draft.schema.to_dict())
     elif out is None:
         print(draft.text, end="")
     else:
         _write_new(out, draft.text)
+    for warning in draft.warnings:
+        warn(warning)
 
 
 def _write_new(path: Path, text: str) -> None:
