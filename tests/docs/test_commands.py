@@ -85,8 +85,11 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("runs")
     examples = folder / "new.npy"
     np.save(examples, np.ones((3, 64), dtype=np.float32))
+    table = folder / "patients.csv"
+    table.write_text("patient,age,ill\n" + "a,30.5,yes\nb,?,no\n" * 20)
     run, size = str(folder / "run"), ["--examples", "1437", "--batch-size", "1437", "--epochs", "2"]
     return {
+        "schema": output(f"schema {table} --target ill --id patient --json"),
         "train": output(
             f"train digits --epsilon 1 --delta 1e-5 --hidden 20 --epochs 2 --out {run} --json"
         ),

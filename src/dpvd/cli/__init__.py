@@ -1,4 +1,4 @@
-"""The command line: ``dpvd train | budget | predict | show | reproduce | doctor``.
+"""The command line: ``dpvd schema | train | budget | predict | show | reproduce | doctor``.
 
 A command is loaded when it is asked for: help and version need nothing, a question about a budget
 no torch.
@@ -30,6 +30,7 @@ UsageError = cast(type[typer.BadParameter], typer.BadParameter.__base__)
 # Each is a function in a module of the same name; its first line of help is repeated here to be
 # shown without loading it.
 COMMANDS = {
+    "schema": "Draft the schema of a table from its rows, for somebody to go through.",
     "train": "Train a model on a data set; write model, record and report page into a folder.",
     "budget": "Show the noise each accountant requires for (ε, δ), or the ε of a given noise.",
     "predict": "Predict each example's class, its probability, and the spread of the probability.",

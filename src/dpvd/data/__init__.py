@@ -1,21 +1,51 @@
-"""Data sets, their checks, and preprocessing that needs no privacy budget."""
+"""Data sets, tables and their schemas, and preprocessing that needs no privacy budget."""
 
 from pathlib import Path
 
+from dpvd.data.arrays import ArrayData, load_arrays, read_array
+from dpvd.data.column import Column, Kind, Missing, Source, Target, Unseen
 from dpvd.data.dataset import Dataset, validate
 from dpvd.data.digits import load_digits
+from dpvd.data.draft import Draft, draft_schema
+from dpvd.data.encoding import Encoder, Spacing
 from dpvd.data.mnist import load_mnist
 from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
+from dpvd.data.schema import Schema
+from dpvd.data.schema_file import read_schema, schema_text
+from dpvd.data.source import TableSource
+from dpvd.data.tables import EncodedTable, TableParts, encoded_batches, load_table, open_table
 from dpvd.errors import DpvdError
 
 __all__ = [
+    "ArrayData",
+    "Column",
     "Dataset",
+    "Draft",
+    "EncodedTable",
+    "Encoder",
+    "Kind",
+    "Missing",
+    "Schema",
+    "Source",
+    "Spacing",
+    "TableParts",
+    "TableSource",
+    "Target",
+    "Unseen",
     "centred",
+    "draft_schema",
+    "encoded_batches",
     "flatten",
     "load",
+    "load_arrays",
     "load_digits",
     "load_mnist",
+    "load_table",
+    "open_table",
     "prepare",
+    "read_array",
+    "read_schema",
+    "schema_text",
     "unit_norm",
     "validate",
 ]

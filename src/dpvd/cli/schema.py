@@ -1,0 +1,91 @@
+"""``dpvd schema``: the first draft of a table's schema."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dpvd.cli.console import print_json, warn
+from dpvd.cli.options import DATA, OUTPUT, AsJson
+from dpvd.data import draft_schema, open_table
+from dpvd.errors import DpvdError
+
+__all__ = ["EXAMPLES", "schema"]
+
+EXAMPLES = (
+    "dpvd schema patients.csv --target diagnosis",
+    "dpvd schema visits.parquet --target days --id patient_id --out schema.toml",
+)
+
+_DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
+
+
+def schema(
+    table: Annotated[
+        Path, typer.Argument(metavar="FILE", help="CSV, Parquet, Arrow or Feather file.")
+    ],
+    target: Annotated[
+        str,
+        typer.Option(
+            help="Column to predict.", show_default=False, metavar="COLUMN", rich_help_panel=DATA
+        ),
+    ],
+    id: Annotated[
+        str | None,
+        typer.Option(
+            help="Column that says to whom a row belongs. Default: every row stands for itself.",
+            metavar="COLUMN",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    delimiter: Annotated[
+        str | None,
+        typer.Option(
+            help="What stands between cells: , ; | or tab. Default: recognised from the file.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    encoding: Annotated[
+        str | None,
+        typer.Option(
+            help="Of the text, such as latin-1. Default: utf-8, or utf-16 by its mark.",
+            rich_help_panel=DATA,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="File to write; one that exists is refused. Default: print it.",
+            metavar="FILE",
+            rich_help_panel=OUTPUT,
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Draft the schema of a table from its rows, for somebody to go through.
+
+    What is read off the data is not private; the draft marks every such line.
+    """
+    if out is not None and as_json:
+        raise DpvdError("--out writes TOML and --json prints JSON: give one of them")
+    if out is not None and (out.exists() or out.is_symlink()):
+        raise DpvdError(f"--out {out} exists: name a new file, or remove it first")
+    mark = None if delimiter is None else _DELIMITER_WORDS.get(delimiter, delimiter)
+    source = open_table(table, delimiter=mark, encoding=encoding)
+    draft = draft_schema(source, target, id=id)
+    if as_json:
+        print_json(draft.schema.to_dict())
+    elif out is None:
+        print(draft.text, end="")
+    else:
+        _write_new(out, draft.text)
+    for warning in draft.warnings:
+        warn(warning)
+
+
+def _write_new(path: Path, text: str) -> None:
+    try:
+        with path.open("x", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+    except OSError as error:
+        raise DpvdError(f"--out {path} cannot be written ({error.strerror})") from error
