@@ -8,6 +8,7 @@ from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.events import fixed_size_event, poisson_event
 from dpvd.privacy.guarantee import Guarantee, round_up
+from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
 from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.names import AccountantName, Relation
 from dpvd.privacy.sampled import SamplingKind, sampled_event, sampling_rate, steps_in
@@ -15,6 +16,7 @@ from dpvd.privacy.sampled import SamplingKind, sampled_event, sampling_rate, ste
 __all__ = [
     "AccountantName",
     "Guarantee",
+    "Interpretation",
     "Ledger",
     "Relation",
     "SamplingKind",
@@ -23,6 +25,8 @@ __all__ = [
     "epsilon_curve",
     "fingerprint",
     "fixed_size_event",
+    "gaussian_dp",
+    "interpret",
     "noise_multiplier_for",
     "poisson_event",
     "round_up",
