@@ -7,7 +7,7 @@ divided by the L2 sensitivity *under the relation in force*.
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.events import fixed_size_event, poisson_event
-from dpvd.privacy.group import group_event
+from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
 from dpvd.privacy.ledger import Ledger, fingerprint
@@ -27,6 +27,7 @@ __all__ = [
     "fingerprint",
     "fixed_size_event",
     "gaussian_dp",
+    "group_epsilon",
     "group_event",
     "interpret",
     "noise_multiplier_for",
