@@ -18,14 +18,14 @@ TABLE = ("plan", "--examples", 800, "--features", 6, "--classes", 3, "--delta", 
 def planned(tmp_path_factory):
     """Two budgets, and the page about them."""
     page = tmp_path_factory.mktemp("plan") / "plan.html"
-    done = call(*TABLE, "--epsilon", "4,0.25", "--unit-rows", 3, "--html", page, "--json")
+    done = call(*TABLE, "--epsilon", "4,0.05", "--unit-rows", 3, "--html", page, "--json")
     assert done.code == 0, done.err
     return done.json, page
 
 
 def test_budgets_come_in_order_and_buy_what_the_default_rule_says(planned):
     rows, _ = planned
-    assert [row["epsilon"] for row in rows] == [0.25, 4.0]
+    assert [row["epsilon"] for row in rows] == [0.05, 4.0]
     batch = default_batch_size(800, private=True)
     for row in rows:
         assert row["batch_size"] == batch
@@ -52,8 +52,8 @@ def test_a_group_costs_more_than_one_row(planned):
 
 def test_rehearsals_learn_something_and_stay_below_the_best(planned):
     little, much = planned[0]
-    assert much["accuracy_high"] > 0.7 > 1.5 / 3
-    assert much["accuracy_low"] > little["accuracy_low"]
+    assert much["accuracy_high"] > 0.7  # a third by guessing
+    assert much["accuracy_high"] > little["accuracy_high"] + 0.05
     for row in planned[0]:
         assert row["accuracy_low"] <= row["accuracy_high"] <= row["best_high"] + 0.02
         assert row["rehearsed_rows"] == 800
