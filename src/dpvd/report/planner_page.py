@@ -18,7 +18,7 @@ LARGEST_SHOWN = 50.0
 """A bound on ε above this is not printed: e^50 limits nothing that anybody could measure."""
 
 # The charts' drawing area within a viewBox of 640 by 260.
-LEFT, RIGHT, TOP, BOTTOM = 52.0, 624.0, 16.0, 216.0
+LEFT, RIGHT, TOP, BOTTOM = 76.0, 624.0, 16.0, 216.0
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def _values(offer: Mapping[str, Any]) -> dict[str, str]:
         "group": "none proved" if lost else f"ε = {rounded_up(group, 3)}",
         "noise": f"{offer['noise_multiplier']:.4g}",
         "noise_on_mean": f"{offer['noise_on_mean']:.3g}",
-        "signal": f"{offer['signal_to_noise']:.3g}",
+        "signal": f"{offer['signal_to_noise']:,.0f}",
         "batch": f"{offer['batch_size']:,}",
         "steps": f"{offer['steps']:,}",
         "rate": f"{offer['learning_rate']:.3g}",
