@@ -94,6 +94,9 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             f"train digits --epsilon 1 --delta 1e-5 --hidden 20 --epochs 2 --out {run} --json"
         ),
         "budget": output(" ".join(["budget --epsilon 1 --delta 1e-5 --json", *size])),
+        "plan": output(
+            "plan --examples 500 --features 3 --classes 2 --delta 1e-4 --epsilon 1 --json"
+        ),
         "predict": output(f"predict {run} {examples} --json"),
         "show": output(f"show {run} --json"),
         "reproduce": output(f"reproduce fig3 --quick --out {folder / 'reproduction'} --json"),

@@ -11,6 +11,8 @@ TEST_ACCOUNTANTS = "tests/privacy/test_accountants.py::"
 TEST_CALIBRATION = "tests/privacy/test_calibration.py::"
 TEST_EVENTS = "tests/privacy/test_events.py::"
 TEST_GOLDEN = "tests/privacy/test_golden.py::"
+TEST_GROUP = "tests/privacy/test_group.py::"
+TEST_INTERPRETATION = "tests/privacy/test_interpretation.py::"
 TEST_LEDGER = "tests/privacy/test_ledger.py::"
 
 COUNTING = [
@@ -163,4 +165,33 @@ LEDGERS = [
     ),
 ]
 
-FAULTS = [*COUNTING, *FORMULAS, *RELATIONS, *LEDGERS]
+READING = [
+    Fault(
+        "detection bounded without its delta",
+        "privacy/interpretation.py",
+        {"* false_positive_rate + self.deltas": "* false_positive_rate"},
+        TEST_INTERPRETATION
+        + "test_detection_is_bounded_from_above_and_closely[20.0-1-add-or-remove]",
+    ),
+    Fault(
+        "a belief bounded by epsilon, as if delta bounded the probability of more",
+        "privacy/interpretation.py",
+        {" - np.log1p(-self.deltas[small] / failure)": ""},
+        TEST_INTERPRETATION + "test_beliefs_are_bounded_but_with_probability_delta[20.0-1-0.5]",
+    ),
+    Fault(
+        "a group sampled as rarely as one row",
+        "privacy/group.py",
+        {"missing: float = (1 - sampling_prob) ** rows": "missing: float = 1 - sampling_prob"},
+        TEST_GROUP
+        + "test_one_step_is_never_below_the_mixture_of_all_ways_to_be_sampled[1.5-0.02-2]",
+    ),
+    Fault(
+        "the deltas along a chain of neighbours not added up",
+        "privacy/group.py",
+        {"log_delta + _log_sum(one, rows) <= math.log(delta)": "log_delta <= math.log(delta)"},
+        TEST_GROUP + "test_the_smaller_bound_is_never_below_the_exact_cost_of_full_batches[10]",
+    ),
+]
+
+FAULTS = [*COUNTING, *FORMULAS, *RELATIONS, *LEDGERS, *READING]

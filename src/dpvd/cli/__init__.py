@@ -1,4 +1,4 @@
-"""The command line: ``dpvd schema | train | budget | predict | show | reproduce | doctor``.
+"""The command line: ``dpvd schema | train | budget | plan | predict | show | reproduce | doctor``.
 
 A command is loaded when it is asked for: help and version need nothing, a question about a budget
 no torch.
@@ -33,6 +33,7 @@ COMMANDS = {
     "schema": "Draft the schema of a table from its rows, for somebody to go through.",
     "train": "Train a model on a data set; write model, record and report page into a folder.",
     "budget": "Show the noise each accountant requires for (ε, δ), or the ε of a given noise.",
+    "plan": "Show what each ε buys for a table of this shape: noise, limits on attacks, accuracy.",
     "predict": "Predict each example's class, its probability, and the spread of the probability.",
     "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
     "reproduce": "Run the paper's experiments without a record; write tables, figures, verdicts.",

@@ -8,13 +8,16 @@ from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
 from dpvd.privacy.events import fixed_size_event, poisson_event
+from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
+from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
 from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.schedule import sampled_event, sampling_rate, steps_in
 
 __all__ = [
     "AccountantName",
     "Guarantee",
+    "Interpretation",
     "Ledger",
     "Relation",
     "SamplingKind",
@@ -23,6 +26,10 @@ __all__ = [
     "epsilon_curve",
     "fingerprint",
     "fixed_size_event",
+    "gaussian_dp",
+    "group_epsilon",
+    "group_event",
+    "interpret",
     "noise_multiplier_for",
     "poisson_event",
     "round_up",

@@ -1,0 +1,232 @@
+"""What a run's record says on each point that a privacy statement has to cover, in words.
+
+A pure function of the record and of what its owner declared. What nobody declared is printed as
+"not declared"; nothing is filled in.
+"""
+
+from collections.abc import Mapping
+
+from dpvd.errors import DpvdError, phrase
+from dpvd.report.readings import Record, finite
+from dpvd.report.wording import is_private, percent, plain, rounded_up, statement
+
+__all__ = ["DECLARATIONS", "NOT_DECLARED", "check_declared", "statement_facts"]
+
+NOT_DECLARED = "not declared"
+
+DECLARATIONS = {
+    "name": "name of the product that the model is part of",
+    "owner": "who holds the data and answers for the release",
+    "owner_type": "what the owner is: government, company, hospital, ...",
+    "purpose": "what the model is to be used for",
+    "description": "what the model does",
+    "region": "where its data come from",
+    "sector": "health, finance, technology, ...",
+    "publication_date": "when it is released, as YYYY-MM-DD",
+    "authors": "who wrote the statement",
+    "approval": "who approved the release",
+    "data_domain": "which data sets could have been used instead of this one",
+    "data_collection": "how the data were collected, and with what consent",
+    "rows_per_unit": "at most how many rows one unit has",
+    "earlier_runs": "what else was released from the same data, and at what cost",
+    "access_control": "who can reach the data, the run's folder and the model",
+    "bias": "for whom the model is worse, and how that was looked at",
+    "justification": "why these parameters were chosen",
+}
+"""What only people can say about a release, by name."""
+
+_SETTING = (
+    "Central: the data are in one place, and whoever trains sees them. Trusted are the holder of"
+    " the data, the machine that trained and the program. Nobody who receives the model is trusted."
+)
+_RELEASED = (
+    "The final model. The account covers every noisy step as well, so checkpoints and whatever is"
+    " computed from them may be released too. Results on test data are exact and not covered."
+)
+_POST_PROCESSING = (
+    "Everything computed from the noisy steps: averages of weights, predictions, pruning, export."
+    " It costs nothing, however often it is done."
+)
+_FLOATING_POINT = (
+    "Clipped sums and their noise are rounded to one grid and added exactly, so that the last bits"
+    " of a result tell nothing about what was added."
+)
+_TIMING = "Not protected: do not show the times of single steps to those you protect against."
+
+_RELATIONS = {
+    "add-or-remove": "one {} added or removed (unbounded)",
+    "replace-one": "one {} replaced by any other, their number fixed (bounded)",
+}
+_ACCOUNTANTS = {
+    "pld": "numerical composition of privacy loss distributions",
+    "rdp": "Renyi differential privacy, converted at the best order",
+    "zcdp": "truncated concentrated differential privacy",
+    "advanced": "the advanced composition theorem",
+}
+
+
+def check_declared(declared: Mapping[str, str]) -> dict[str, str]:
+    """Return what was declared, as words.
+
+    Raises:
+        DpvdError: if a name is unknown or a value is no words.
+
+    >>> check_declared({"owner": " Ward 7 "})
+    {'owner': 'Ward 7'}
+    """
+    unknown = sorted(set(declared) - set(DECLARATIONS))
+    if unknown:
+        raise DpvdError(
+            f"there is no declaration {unknown[0]!r}; allowed are {', '.join(DECLARATIONS)}"
+        )
+    return {name: phrase(value, name) for name, value in declared.items()}
+
+
+def statement_facts(record: Record, declared: Mapping[str, str]) -> dict[str, str]:
+    """Return what the record and the declarations say, by point.
+
+    Guarantees: every declaration of ``DECLARATIONS`` is among the points, as "not declared" where
+    it was not made.
+
+    Edge cases: any part of the record may be missing.
+    """
+    said = dict.fromkeys(DECLARATIONS, NOT_DECLARED) | check_declared(declared)
+    guarantee = record.get("guarantee") or {}
+    plan = record.get("plan") or {}
+    unit = str(guarantee.get("unit") or plan.get("unit") or "example")
+    return said | {
+        "setting": _SETTING,
+        "covered": _covered(record, guarantee),
+        "released": _RELEASED,
+        "unit": _unit(unit),
+        "adjacency": _adjacency(str(guarantee.get("relation") or plan.get("relation")), unit),
+        "accounting": _accounting(record, guarantee),
+        "assumptions": _assumptions(guarantee, plan),
+        "met": _met(guarantee),
+        "formal": statement(record),
+        "tuning": _tuning(guarantee),
+        "preprocessing": str((record.get("dataset") or {}).get("preprocessing") or NOT_DECLARED),
+        "public": _public(guarantee),
+        "composition": _composition(said["earlier_runs"]),
+        "post_processing": _POST_PROCESSING,
+        "floating_point": _FLOATING_POINT,
+        "timing": _TIMING,
+        "randomness": _randomness(guarantee, plan),
+        "mechanism": _mechanism(guarantee, plan),
+        "utility": _utility(record),
+        "code": _code(record),
+    }
+
+
+def _covered(record: Record, guarantee: Record) -> str:
+    steps = guarantee.get("steps")
+    training = "Training" if steps is None else f"Training, {plain(steps)} noisy steps in all"
+    outside = guarantee.get("not_covered") or ()
+    rest = f" Not covered: {plain(list(outside))}." if outside else ""
+    if not is_private(record):
+        return "Nothing: the run is not differentially private."
+    return f"{training}. Preprocessing and tuning only as far as said below.{rest}"
+
+
+def _unit(unit: str) -> str:
+    if unit == "example":
+        return f"One example; what one example stands for: {NOT_DECLARED}."
+    return f"One {unit}, as declared."
+
+
+def _adjacency(relation: str, unit: str) -> str:
+    words = _RELATIONS.get(relation)
+    return NOT_DECLARED if words is None else words.format(unit).capitalize() + "."
+
+
+def _accounting(record: Record, guarantee: Record) -> str:
+    method = _ACCOUNTANTS.get(str(guarantee.get("accountant")))
+    if not is_private(record):
+        return "No finite ε holds."
+    numbers = f"ε = {rounded_up(guarantee['epsilon'])} at δ = {guarantee['delta']:g}"
+    return f"{numbers}, by {method or 'an accountant that the record does not name'}."
+
+
+def _assumptions(guarantee: Record, plan: Record) -> str:
+    sampling = guarantee.get("sampling") or plan.get("sampling")
+    if sampling is None:
+        return NOT_DECLARED
+    return (
+        f"Batches are drawn as accounted ({sampling}); no example reaches another's gradient; each"
+        " gradient is clipped; noise is fresh in every step and nobody can repeat it."
+    )
+
+
+def _met(guarantee: Record) -> str:
+    seen = guarantee.get("seen")
+    if seen is None:
+        return "Not known: nobody saw the plan carried out."
+    if not seen:
+        return "The program saw none of it."
+    return f"Seen by the program: {'; '.join(map(str, seen))}."
+
+
+def _tuning(guarantee: Record) -> str:
+    tuned = guarantee.get("tuned")
+    if tuned is None:
+        return f"What was tuned on the data: {NOT_DECLARED}."
+    if not tuned:
+        return "Nothing was tuned on the data, as declared."
+    return f"Tuned on the data and not in the account: {'; '.join(map(str, tuned))}."
+
+
+def _public(guarantee: Record) -> str:
+    public = "; ".join(map(str, guarantee.get("public") or ()))
+    undeclared = "; ".join(map(str, guarantee.get("undeclared") or ()))
+    parts = [
+        f"Taken as public: {public}." if public else f"Public facts: {NOT_DECLARED}.",
+        f"Not declared: {undeclared}." if undeclared else "",
+    ]
+    return " ".join(part for part in parts if part)
+
+
+def _composition(earlier: str) -> str:
+    here = "All steps of this run are added up, whatever was seen between them."
+    if earlier == NOT_DECLARED:
+        return f"{here} Earlier releases from the same data: {NOT_DECLARED}, and not counted."
+    return f"{here} Earlier releases from the same data, not counted here: {earlier}."
+
+
+def _randomness(guarantee: Record, plan: Record) -> str:
+    source = guarantee.get("noise_source") or plan.get("noise")
+    return NOT_DECLARED if source is None else f"Noise and sampling come from {source}."
+
+
+def _mechanism(guarantee: Record, plan: Record) -> str:
+    noise = guarantee.get("noise_multiplier", plan.get("noise_multiplier"))
+    if not finite(noise) or noise == 0:
+        return "No noise was added."
+    clipping = plan.get("clipping") or {}
+    norm = clipping.get("clip_norm")
+    bound = f" to norm {plain(norm)}" if finite(norm) else ""
+    return (
+        f"Gaussian mechanism on sums of gradients, clipped{bound}"
+        f" ({clipping.get('mode', 'mode not recorded')}); standard deviation {noise:.6g} times the"
+        " sensitivity."
+    )
+
+
+def _utility(record: Record) -> str:
+    test = record.get("test") or {}
+    if not finite(test.get("accuracy")):
+        return "not measured"
+    low, high = test.get("interval") or (None, None)
+    return (
+        f"Test accuracy {percent(test['accuracy'])} (95 % interval {percent(low)} to"
+        f" {percent(high)}), computed exactly from the test data."
+    )
+
+
+def _code(record: Record) -> str:
+    environment = record.get("environment") or {}
+    versions = [f"dpvd {record.get('version') or 'of unknown version'}"]
+    versions += [
+        f"{name} {environment[name]}" for name in ("python", "torch") if name in environment
+    ]
+    commit = environment.get("commit")
+    return f"{', '.join(versions)}; commit {commit if commit else 'not recorded'}."
