@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ class Moments:
     Attributes:
         second: mean of x xᵀ, float64 [d, d], symmetric.
         second_std: standard deviation of the noise on its diagonal; elsewhere it is 1/√2 of that.
-        cross: mean of x tᵀ, float64 [d, k].
+        cross: mean of x tᵀ, float64 [d, k]; None if it was not asked for.
         cross_std: standard deviation of the noise on each of its entries.
         square: mean of ‖t‖²; None if it was not asked for.
         square_std: standard deviation of its noise.
@@ -44,8 +44,8 @@ class Moments:
 
     second: Tensor
     second_std: float
-    cross: Tensor
-    cross_std: float
+    cross: Tensor | None = None
+    cross_std: float = 0.0
     square: float | None = None
     square_std: float = 0.0
 
@@ -78,7 +78,7 @@ class MomentWeights:
     any number of rows.
 
     Args:
-        cross: w, of the products with the target.
+        cross: w, of the products with the target; 0 leaves them out.
         square: u, of the squares of the target; 0 leaves them out.
 
     >>> MomentWeights(1.0).reach
@@ -90,8 +90,6 @@ class MomentWeights:
 
     def __post_init__(self) -> None:
         non_negative(cross=self.cross, square=self.square)
-        if self.cross == 0:
-            raise DpvdError("the weight of the products with the target must be above 0, got 0")
 
     @classmethod
     def from_shares(cls, second: float, cross: float, square: float = 0.0) -> "MomentWeights":
@@ -187,8 +185,12 @@ def _moment_sums(x: Tensor, t: Tensor, votes: Tensor, weights: MomentWeights) ->
         square += votes[rows] @ targets.square().sum(1)
     upper = second * _root_two_off_diagonal(x.shape[1])
     row, column = torch.triu_indices(x.shape[1], x.shape[1])
-    parts = [upper[row, column], weights.cross * cross.flatten()]
-    return torch.cat([*parts, weights.square * square] if weights.square else parts)
+    parts = [upper[row, column]]
+    if weights.cross:
+        parts.append(weights.cross * cross.flatten())
+    if weights.square:
+        parts.append(weights.square * square)
+    return torch.cat(parts)
 
 
 def _unpack(
@@ -200,15 +202,14 @@ def _unpack(
     second[row, column] = noisy[:triangle]
     second /= _root_two_off_diagonal(features)
     second = second + second.T - second.diagonal().diag()
-    cross = noisy[triangle : triangle + features * targets].view(features, targets)
-    return Moments(
-        second=second,
-        second_std=std,
-        cross=cross / weights.cross,
-        cross_std=std / weights.cross,
-        square=noisy[-1].item() / weights.square if weights.square else None,
-        square_std=std / weights.square if weights.square else 0.0,
-    )
+    found = Moments(second, std)
+    if weights.cross:
+        products = noisy[triangle : triangle + features * targets].view(features, targets)
+        found = replace(found, cross=products / weights.cross, cross_std=std / weights.cross)
+    if weights.square:
+        square = noisy[-1].item() / weights.square
+        found = replace(found, square=square, square_std=std / weights.square)
+    return found
 
 
 def _root_two_off_diagonal(size: int) -> Tensor:

@@ -64,8 +64,9 @@ def bounded_rows(rows: Tensor) -> Tensor:
             [0.0000, 0.0000]], dtype=torch.float64)
     """
     exact = rows.double()
-    norms = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
+    norms: Tensor = torch.linalg.vector_norm(exact, dim=1, keepdim=True)
     usable = torch.where(norms.isfinite(), exact, torch.zeros_like(exact))
     # A bounded row is shortened by the last bits as well: no row is treated by its value.
     factors = torch.full_like(norms, _ALMOST_ONE) / norms.clamp_min(1.0)
-    return usable * factors.nan_to_num(0.0)
+    bounded: Tensor = usable * factors.nan_to_num(0.0)
+    return bounded
