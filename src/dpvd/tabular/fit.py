@@ -24,7 +24,7 @@ from dpvd.statistics import (
 )
 from dpvd.tabular.codes import class_codes
 from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitening
-from dpvd.tabular.model import TableModel, unit_length
+from dpvd.tabular.model import TableModel
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
 from dpvd.tabular.rows import by_person
 from dpvd.training import Recipe, charge_release, fit
@@ -138,12 +138,15 @@ def fit_table(
         public=public,  # type: ignore[arg-type]
         initial_weights="zeros",
     )
-    parts = recipe.parts()
-    multipliers = noise_shares(epsilon, delta, parts, accountant=accountant, relation=relation)
+    columns = x.shape[1] if groups is None else len(torch.unique(groups))
+    multipliers = noise_shares(
+        epsilon, delta, recipe.parts(), accountant=accountant, relation=relation
+    )
     model = TableModel(
         x.shape[1],
         classes,
         whitened=recipe.method is TableMethod.STEPS,
+        constant=recipe.constant * math.sqrt(columns),
         target_range=(-1.0, 1.0) if target_range is None else target_range,
     )
     work = _Work(
@@ -195,12 +198,12 @@ class _Work:
             self._take(solve(moments, groups, self.recipe.ridge))
             self._calibrate(x, targets)
         last = list(self.plans.values())[-1]
-        account = Account(self.model.head, last, announce=False)
+        account = Account(self.model, last, announce=False)
         return account.guarantee(self.delta, self.accountant, last.bits("noise").description)
 
     def _centre(self, x: Tensor) -> None:
         """Release the mean row."""
-        rows = _in_blocks(unit_length, x)
+        rows = _in_blocks(self.model.of_unit_length, x)
         plan = self._release("mean", "the mean row", reach=1.0)
         found = release_mean(
             rows, plan, unit_index=self.unit_index, purpose="mean", charge=self._charge
@@ -301,7 +304,7 @@ class _Work:
             ledger = Ledger.create(self.folder / f"ledger-{name}.jsonl", plan.to_dict())
             ledger.charge(1)
             ledger.close()
-        charge_release(self.model.head, plan)
+        charge_release(self.model, plan)
 
 
 def averaged_noise(steps: int, contraction: float) -> float:

@@ -47,19 +47,24 @@ class TableModel(nn.Module):
 
     Everything that was learnt is a buffer or a parameter: the state dict is the model.
 
-        u = unit(unit(x) - mean)                         rows of length 1
+        v = unit(x), or unit(x, constant) if whitened    rows of length 1
+        u = unit(v - mean)
         q = (√.9 unit(uW), √.1)                          if whitened
         s = q w, kept within ``bound``                   scores, k = classes - 1 of them
         logits = gain · codes (s - centre) + offset      classes
         y = offset + gain (s - centre)                   regression, then in the target's units
 
+    The first constant keeps what rows of different length say; few people cannot pay for it.
+
     Args:
         features: columns of the encoded table.
         classes: number of classes; None for regression.
         whitened: whether rows are whitened.
+        constant: what whitened rows are lengthened by, of the size of typical rows.
         target_range: lower and upper bound of the target, regression.
     """
 
+    constant: Tensor
     mean: Tensor
     transform: Tensor
     codes: Tensor
@@ -77,6 +82,7 @@ class TableModel(nn.Module):
         classes: int | None,
         *,
         whitened: bool,
+        constant: float = 1.0,
         target_range: tuple[float, float] = (-1.0, 1.0),
     ) -> None:
         super().__init__()
@@ -88,11 +94,13 @@ class TableModel(nn.Module):
         self.whitened = whitened
         codes = torch.ones(1, 1) if classes is None else class_codes(classes).float()
         outputs = codes.shape[1]
-        inputs = features + 1 if whitened else features
+        width = features + 1 if whitened else features
+        inputs = width + 1 if whitened else width
         self.head = nn.Linear(inputs, outputs, bias=False)
         nn.init.zeros_(self.head.weight)
-        self.register_buffer("mean", torch.zeros(features))
-        self.register_buffer("transform", torch.eye(features if whitened else 0))
+        self.register_buffer("constant", torch.tensor(float(constant)))
+        self.register_buffer("mean", torch.zeros(width))
+        self.register_buffer("transform", torch.eye(width if whitened else 0))
         self.register_buffer("codes", codes)
         # With two classes a score is then the logarithm of their odds.
         self.register_buffer("gain", torch.tensor(1.0 if classes is None else 0.5))
@@ -103,9 +111,16 @@ class TableModel(nn.Module):
         self.register_buffer("residual", torch.tensor(0.0))
         self.register_buffer("target_range", torch.tensor(target_range, dtype=torch.float64))
 
+    def of_unit_length(self, x: Tensor) -> Tensor:
+        """v, [..., width]; the width is one more than the features if rows are whitened."""
+        rows = x.float()
+        if self.whitened:
+            rows = torch.cat([rows, self.constant.expand(*rows.shape[:-1], 1)], dim=-1)
+        return unit_length(rows)
+
     def centred(self, x: Tensor) -> Tensor:
-        """u, [..., features]."""
-        return unit_length(unit_length(x.float()) - self.mean)
+        """u, [..., width]."""
+        return unit_length(self.of_unit_length(x) - self.mean)
 
     def inputs(self, x: Tensor) -> Tensor:
         """What the head takes: u, or q if rows are whitened."""

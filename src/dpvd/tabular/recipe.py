@@ -17,7 +17,7 @@ __all__ = ["TableMethod", "TableRecipe", "choose", "knots_for"]
 # Below this many examples per feature and unit of noise a step on all features drowns in noise.
 _SIGNAL_FOR_STEPS = 6.0
 # Standard deviation that the noise of all steps together puts on a score, before it is averaged.
-_SCORE_NOISE = {"classes": 0.8, "regression": 0.15}
+_SCORE_NOISE = {"classes": 1.0, "regression": 0.15}
 # The largest learning rate at which steps on rows of length 1 are stable.
 _LARGEST_RATE = {"classes": 128.0, "regression": 16.0}
 _STEPS = (10, 100)
@@ -48,6 +48,8 @@ class TableRecipe:
         learning_rate: of the steps.
         clip_norm: bound on one example's gradient.
         ridge: added to the second moments, in units of the norm of their noise.
+        constant: added to every row before it is scaled, in units of the root of the number of
+            columns; with steps only.
     """
 
     method: TableMethod
@@ -60,10 +62,12 @@ class TableRecipe:
     learning_rate: float = 0.0
     clip_norm: float = 0.7
     ridge: float = 1.0
+    constant: float = 0.5
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "method", choice(self.method, TableMethod, "method"))
         positive(mean=self.mean, second=self.second, clip_norm=self.clip_norm, ridge=self.ridge)
+        positive(constant=self.constant)
         non_negative(cross=self.cross, calibration=self.calibration, training=self.training)
         if (self.method is TableMethod.STEPS) != (self.training > 0):
             raise DpvdError("a recipe has a share for training if, and only if, it has steps")
@@ -135,7 +139,7 @@ def choose(
     >>> choose(800, 61, 1.0, 1e-5, classes=2).method
     <TableMethod.STATISTICS: 'statistics'>
     >>> choose(32_561, 168, 1.0, 1e-5, classes=2).steps
-    55
+    68
     """
     positive_int(examples=examples, features=features)
 
@@ -175,9 +179,9 @@ def knots_for(examples: int, epsilon: float) -> int:
     which let a linear model bend. Each costs a feature, so few people or a small ε pay for none.
 
     >>> knots_for(800, 1.0), knots_for(32_561, 0.5), knots_for(32_561, 1.0)
-    (0, 8, 10)
+    (0, 10, 14)
     """
     positive_int(examples=examples)
     positive(epsilon=epsilon)
-    knots = round((examples * epsilon / 125) ** 0.42)
+    knots = round(math.sqrt(examples * epsilon / 160))
     return 0 if knots < 3 else min(knots, _MOST_KNOTS)
