@@ -1,7 +1,6 @@
 """Noisy sums of rows, of their products with each other, and of their products with targets."""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -10,8 +9,8 @@ from torch import Tensor
 from dpvd.errors import DpvdError, non_negative
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Relation
-from dpvd.statistics.people import bounded_rows, row_weights
-from dpvd.statistics.release import BLOCK, Charge, release_total
+from dpvd.statistics.people import bounded_rows, row_blocks, row_weights
+from dpvd.statistics.release import Charge, release_total
 
 __all__ = ["Mean", "MomentWeights", "Moments", "release_mean", "release_moments"]
 
@@ -123,7 +122,7 @@ def release_mean(
     """
     weights = row_weights(plan.examples, len(x), unit_index)
     total = torch.zeros(x.shape[1], dtype=torch.float64)
-    for rows in _blocks(len(x)):
+    for rows in row_blocks(len(x)):
         total += weights[rows] @ bounded_rows(x[rows])
     sensitivity = 1.0 if plan.relation is Relation.ADD_OR_REMOVE else 2.0
     std = release_total(total, plan, sensitivity=sensitivity, purpose=purpose, charge=charge)
@@ -176,7 +175,7 @@ def _moment_sums(x: Tensor, t: Tensor, votes: Tensor, weights: MomentWeights) ->
     second = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     cross = torch.zeros(x.shape[1], t.shape[1], dtype=torch.float64)
     square = torch.zeros(1, dtype=torch.float64)
-    for rows in _blocks(len(x)):
+    for rows in row_blocks(len(x)):
         part = bounded_rows(x[rows])
         targets = bounded_rows(t[rows])
         weighted = votes[rows, None] * part
@@ -215,7 +214,3 @@ def _unpack(
 def _root_two_off_diagonal(size: int) -> Tensor:
     factors = torch.full((size, size), math.sqrt(2), dtype=torch.float64)
     return factors.fill_diagonal_(1.0)
-
-
-def _blocks(rows: int) -> Iterator[slice]:
-    return (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))

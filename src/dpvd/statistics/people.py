@@ -1,11 +1,15 @@
 """Whose rows are whose: every person has one vote, however many rows they have."""
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError, positive_int
 
-__all__ = ["bounded_rows", "check_people", "row_weights"]
+__all__ = ["BLOCK", "bounded_rows", "check_people", "row_blocks", "row_weights", "vote_counts"]
+
+BLOCK = 8192  # rows that are added up at once
 
 # Norms are computed in floating point; aiming this far below 1 keeps the bound true all the same.
 _ALMOST_ONE = 1 - 16 * torch.finfo(torch.float64).eps
@@ -70,3 +74,25 @@ def bounded_rows(rows: Tensor) -> Tensor:
     factors = torch.full_like(norms, _ALMOST_ONE) / norms.clamp_min(1.0)
     bounded: Tensor = usable * factors.nan_to_num(0.0)
     return bounded
+
+
+def vote_counts(places: Tensor, votes: Tensor, bins: int) -> Tensor:
+    """What the rows in each of so many bins count together: float64 [bins].
+
+    Args:
+        places: int64 [rows], the bin of each row.
+        votes: float64 [rows], what each row counts.
+        bins: their number.
+
+    >>> vote_counts(torch.tensor([0, 2, 2]), torch.tensor([1.0, 0.5, 0.5]).double(), 3)
+    tensor([1., 0., 1.], dtype=torch.float64)
+    """
+    counts = torch.zeros(bins, dtype=torch.float64)
+    for rows in row_blocks(len(places)):
+        counts += torch.zeros_like(counts).index_add_(0, places[rows], votes[rows])
+    return counts
+
+
+def row_blocks(rows: int) -> Iterator[slice]:
+    """Rows in blocks: sums of sums lose less to rounding than one long sum."""
+    return (slice(start, start + BLOCK) for start in range(0, rows, BLOCK))

@@ -19,13 +19,19 @@ from dpvd.privacy import (
     noise_multiplier_for,
     poisson_event,
 )
+from dpvd.statistics.people import BLOCK
 
-__all__ = ["Charge", "Part", "noise_shares", "release_plan", "release_total"]
+__all__ = [
+    "Charge",
+    "Part",
+    "noise_shares",
+    "release_plan",
+    "release_total",
+    "simplex_sensitivity",
+]
 
 Charge = Callable[[PrivacyPlan], None]
 """Pays for a release; called before anything of it is used. If it raises, nothing is released."""
-
-BLOCK = 8192  # rows that are added up at once
 
 
 @dataclass(frozen=True)
@@ -112,6 +118,14 @@ def release_plan(
         sampling=SamplingKind.POISSON,
         initial_weights=f"none: {name} was released before training",
     )
+
+
+def simplex_sensitivity(relation: Relation) -> float:
+    """How far one person moves counts to which they add an average of unit vectors.
+
+    Its length is at most 1, and two of them lie no further apart than two unit vectors do: √2.
+    """
+    return {Relation.ADD_OR_REMOVE: 1.0, Relation.REPLACE_ONE: math.sqrt(2)}[relation]
 
 
 def release_total(
