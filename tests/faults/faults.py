@@ -12,6 +12,7 @@ from tests.faults import (
     mechanisms_faults,
     privacy_faults,
     provenance_faults,
+    statistics_faults,
 )
 from tests.faults.fault import Fault
 
@@ -271,4 +272,5 @@ FAULTS = [
     *mechanisms_faults.FAULTS,
     *privacy_faults.FAULTS,
     *provenance_faults.FAULTS,
+    *statistics_faults.FAULTS,
 ]

@@ -9,12 +9,13 @@ from rich.table import Table
 
 from dpvd import __version__
 from dpvd.cli.console import out, print_json, print_line, print_text, say
-from dpvd.cli.options import OUTPUT, PRIVACY, TRAINING, AsJson, Delta, warn_of_large_delta
+from dpvd.cli.options import AsJson, Delta, warn_of_large_delta
 from dpvd.errors import DpvdError
-from dpvd.report import write_atomically
+from dpvd.files import write_atomically
 from dpvd.report.planner_page import PlannerRow, planner_rows, render_planner
 from dpvd.runs.planner import DEFAULT_EPSILONS, Offer, offers
 from dpvd.runs.rehearsal import Shape
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "plan"]
 
@@ -30,39 +31,44 @@ _USUAL = ",".join(map("{:g}".format, DEFAULT_EPSILONS))
 def plan(
     examples: Annotated[
         int,
-        typer.Option(help="N, rows to train on.", show_default=False, rich_help_panel=TRAINING),
+        typer.Option(
+            help="N, rows to train on.", show_default=False, rich_help_panel=Group.TRAINING
+        ),
     ],
     features: Annotated[
         int,
-        typer.Option(help="Features per row.", show_default=False, rich_help_panel=TRAINING),
+        typer.Option(help="Features per row.", show_default=False, rich_help_panel=Group.TRAINING),
     ],
     classes: Annotated[
         int,
-        typer.Option(help="Classes to tell apart.", show_default=False, rich_help_panel=TRAINING),
+        typer.Option(
+            help="Classes to tell apart.", show_default=False, rich_help_panel=Group.TRAINING
+        ),
     ],
     delta: Delta,
     epsilon: Annotated[
         str,
-        typer.Option(help="ε to compare, separated by commas.", rich_help_panel=PRIVACY),
+        typer.Option(help="ε to compare, separated by commas.", rich_help_panel=Group.PRIVACY),
     ] = _USUAL,
     unit_rows: Annotated[
         int,
         typer.Option(
             help="Rows that one person may have; the table says what they cost together.",
-            rich_help_panel=PRIVACY,
+            rich_help_panel=Group.PRIVACY,
         ),
     ] = 10,
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Expected batch size. Default: all examples up to 2048.", rich_help_panel=TRAINING
+            help="Expected batch size. Default: all examples up to 2048.",
+            rich_help_panel=Group.TRAINING,
         ),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
             help="Write a page with a slider there as well. Default: no page.",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=Group.OUTPUT,
         ),
     ] = None,
     as_json: AsJson = False,

@@ -6,9 +6,10 @@ from typing import Annotated
 import typer
 
 from dpvd.cli.console import print_json, warn
-from dpvd.cli.options import DATA, OUTPUT, AsJson
+from dpvd.cli.options import AsJson
 from dpvd.data import draft_schema, open_table
 from dpvd.errors import DpvdError
+from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "schema"]
 
@@ -27,7 +28,10 @@ def schema(
     target: Annotated[
         str,
         typer.Option(
-            help="Column to predict.", show_default=False, metavar="COLUMN", rich_help_panel=DATA
+            help="Column to predict.",
+            show_default=False,
+            metavar="COLUMN",
+            rich_help_panel=Group.DATA,
         ),
     ],
     id: Annotated[
@@ -35,21 +39,21 @@ def schema(
         typer.Option(
             help="Column that says to whom a row belongs. Default: every row stands for itself.",
             metavar="COLUMN",
-            rich_help_panel=DATA,
+            rich_help_panel=Group.DATA,
         ),
     ] = None,
     delimiter: Annotated[
         str | None,
         typer.Option(
             help="What stands between cells: , ; | or tab. Default: recognised from the file.",
-            rich_help_panel=DATA,
+            rich_help_panel=Group.DATA,
         ),
     ] = None,
     encoding: Annotated[
         str | None,
         typer.Option(
             help="Of the text, such as latin-1. Default: utf-8, or utf-16 by its mark.",
-            rich_help_panel=DATA,
+            rich_help_panel=Group.DATA,
         ),
     ] = None,
     out: Annotated[
@@ -57,7 +61,7 @@ def schema(
         typer.Option(
             help="File to write; one that exists is refused. Default: print it.",
             metavar="FILE",
-            rich_help_panel=OUTPUT,
+            rich_help_panel=Group.OUTPUT,
         ),
     ] = None,
     as_json: AsJson = False,

@@ -6,8 +6,8 @@ from dp_accounting import ComposedDpEvent, DpEvent
 
 from dpvd.errors import DpvdError, in_unit_interval, positive_int
 from dpvd.privacy.calibration import epsilon
-from dpvd.privacy.events import Sampling, count_steps, poisson_event
-from dpvd.privacy.names import Relation
+from dpvd.privacy.enums import Relation, SamplingKind
+from dpvd.privacy.events import count_steps, poisson_event
 
 __all__ = ["group_epsilon", "group_event"]
 
@@ -34,7 +34,7 @@ def group_epsilon(event: DpEvent, delta: float, rows: int, *, relation: Relation
     positive_int(rows=rows)
     in_unit_interval(delta=delta)
     found = [_chained(event, delta, rows, relation)]
-    sampled = any(step.sampling is Sampling.FIXED_SIZE for step in count_steps(event))
+    sampled = any(step.sampling is SamplingKind.FIXED_SIZE for step in count_steps(event))
     if Relation.parse(relation) is Relation.ADD_OR_REMOVE and not sampled:
         found.append(epsilon(group_event(event, rows, relation=relation), delta, relation=relation))
     return min(found)
@@ -91,7 +91,7 @@ def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEve
     positive_int(rows=rows)
     steps = count_steps(event)
     if Relation.parse(relation) is not Relation.ADD_OR_REMOVE or any(
-        step.sampling is Sampling.FIXED_SIZE for step in steps
+        step.sampling is SamplingKind.FIXED_SIZE for step in steps
     ):
         raise DpvdError(
             "the cost of a group is known for the add-or-remove relation and Poisson sampling"

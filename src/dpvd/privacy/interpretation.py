@@ -17,8 +17,8 @@ from scipy.special import ndtri
 from dpvd.errors import DpvdError, in_unit_interval
 from dpvd.privacy.bounds import Array, gaussian_log_delta
 from dpvd.privacy.calibration import epsilon
+from dpvd.privacy.enums import Relation
 from dpvd.privacy.events import count_steps
-from dpvd.privacy.names import Relation
 
 __all__ = [
     "FALSE_POSITIVE_RATES",

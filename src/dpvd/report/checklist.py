@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpvd.report.facts import NOT_DECLARED, statement_facts
-from dpvd.report.readings import Record
+from dpvd.runs import RunRecord
 
 __all__ = ["ITEMS", "Answer", "Item", "checklist"]
 
@@ -84,7 +84,7 @@ class Answer:
         return NOT_DECLARED in self.says
 
 
-def checklist(record: Record, declared: Mapping[str, str]) -> list[Answer]:
+def checklist(record: RunRecord, declared: Mapping[str, str]) -> list[Answer]:
     """Return an answer to each item, "not declared" where nobody gave one.
 
     Args:

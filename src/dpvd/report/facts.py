@@ -5,10 +5,12 @@ A pure function of the record and of what its owner declared. What nobody declar
 """
 
 from collections.abc import Mapping
+from typing import Any
 
-from dpvd.errors import DpvdError, phrase
-from dpvd.report.readings import Record, finite
-from dpvd.report.wording import is_private, percent, plain, rounded_up, statement
+from dpvd.errors import DpvdError, is_finite_number, phrase
+from dpvd.privacy import round_up
+from dpvd.report.wording import percent, plain
+from dpvd.runs import RunRecord
 
 __all__ = ["DECLARATIONS", "NOT_DECLARED", "check_declared", "statement_facts"]
 
@@ -82,17 +84,15 @@ def check_declared(declared: Mapping[str, str]) -> dict[str, str]:
     return {name: phrase(value, name) for name, value in declared.items()}
 
 
-def statement_facts(record: Record, declared: Mapping[str, str]) -> dict[str, str]:
+def statement_facts(record: RunRecord, declared: Mapping[str, str]) -> dict[str, str]:
     """Return what the record and the declarations say, by point.
 
     Guarantees: every declaration of ``DECLARATIONS`` is among the points, as "not declared" where
     it was not made.
-
-    Edge cases: any part of the record may be missing.
     """
     said = dict.fromkeys(DECLARATIONS, NOT_DECLARED) | check_declared(declared)
-    guarantee = record.get("guarantee") or {}
-    plan = record.get("plan") or {}
+    guarantee = record.guarantee
+    plan = record.plan
     unit = str(guarantee.get("unit") or plan.get("unit") or "example")
     return said | {
         "setting": _SETTING,
@@ -103,9 +103,9 @@ def statement_facts(record: Record, declared: Mapping[str, str]) -> dict[str, st
         "accounting": _accounting(record, guarantee),
         "assumptions": _assumptions(guarantee, plan),
         "met": _met(guarantee),
-        "formal": statement(record),
+        "formal": str(record.guarantee["sentence"]),
         "tuning": _tuning(guarantee),
-        "preprocessing": str((record.get("dataset") or {}).get("preprocessing") or NOT_DECLARED),
+        "preprocessing": str(record.dataset.get("preprocessing") or NOT_DECLARED),
         "public": _public(guarantee),
         "composition": _composition(said["earlier_runs"]),
         "post_processing": _POST_PROCESSING,
@@ -118,12 +118,12 @@ def statement_facts(record: Record, declared: Mapping[str, str]) -> dict[str, st
     }
 
 
-def _covered(record: Record, guarantee: Record) -> str:
+def _covered(record: RunRecord, guarantee: Mapping[str, Any]) -> str:
     steps = guarantee.get("steps")
     training = "Training" if steps is None else f"Training, {plain(steps)} noisy steps in all"
     outside = guarantee.get("not_covered") or ()
     rest = f" Not covered: {plain(list(outside))}." if outside else ""
-    if not is_private(record):
+    if not record.is_private:
         return "Nothing: the run is not differentially private."
     return f"{training}. Preprocessing and tuning only as far as said below.{rest}"
 
@@ -139,15 +139,15 @@ def _adjacency(relation: str, unit: str) -> str:
     return NOT_DECLARED if words is None else words.format(unit).capitalize() + "."
 
 
-def _accounting(record: Record, guarantee: Record) -> str:
+def _accounting(record: RunRecord, guarantee: Mapping[str, Any]) -> str:
     method = _ACCOUNTANTS.get(str(guarantee.get("accountant")))
-    if not is_private(record):
+    if not record.is_private:
         return "No finite ε holds."
-    numbers = f"ε = {rounded_up(guarantee['epsilon'])} at δ = {guarantee['delta']:g}"
+    numbers = f"ε = {round_up(guarantee['epsilon'])} at δ = {guarantee['delta']:g}"
     return f"{numbers}, by {method or 'an accountant that the record does not name'}."
 
 
-def _assumptions(guarantee: Record, plan: Record) -> str:
+def _assumptions(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     sampling = guarantee.get("sampling") or plan.get("sampling")
     if sampling is None:
         return NOT_DECLARED
@@ -157,7 +157,7 @@ def _assumptions(guarantee: Record, plan: Record) -> str:
     )
 
 
-def _met(guarantee: Record) -> str:
+def _met(guarantee: Mapping[str, Any]) -> str:
     seen = guarantee.get("seen")
     if seen is None:
         return "Not known: nobody saw the plan carried out."
@@ -166,7 +166,7 @@ def _met(guarantee: Record) -> str:
     return f"Seen by the program: {'; '.join(map(str, seen))}."
 
 
-def _tuning(guarantee: Record) -> str:
+def _tuning(guarantee: Mapping[str, Any]) -> str:
     tuned = guarantee.get("tuned")
     if tuned is None:
         return f"What was tuned on the data: {NOT_DECLARED}."
@@ -175,7 +175,7 @@ def _tuning(guarantee: Record) -> str:
     return f"Tuned on the data and not in the account: {'; '.join(map(str, tuned))}."
 
 
-def _public(guarantee: Record) -> str:
+def _public(guarantee: Mapping[str, Any]) -> str:
     public = "; ".join(map(str, guarantee.get("public") or ()))
     undeclared = "; ".join(map(str, guarantee.get("undeclared") or ()))
     parts = [
@@ -192,18 +192,18 @@ def _composition(earlier: str) -> str:
     return f"{here} Earlier releases from the same data, not counted here: {earlier}."
 
 
-def _randomness(guarantee: Record, plan: Record) -> str:
+def _randomness(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     source = guarantee.get("noise_source") or plan.get("noise")
     return NOT_DECLARED if source is None else f"Noise and sampling come from {source}."
 
 
-def _mechanism(guarantee: Record, plan: Record) -> str:
+def _mechanism(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     noise = guarantee.get("noise_multiplier", plan.get("noise_multiplier"))
-    if not finite(noise) or noise == 0:
+    if not is_finite_number(noise) or noise == 0:
         return "No noise was added."
     clipping = plan.get("clipping") or {}
     norm = clipping.get("clip_norm")
-    bound = f" to norm {plain(norm)}" if finite(norm) else ""
+    bound = f" to norm {plain(norm)}" if is_finite_number(norm) else ""
     return (
         f"Gaussian mechanism on sums of gradients, clipped{bound}"
         f" ({clipping.get('mode', 'mode not recorded')}); standard deviation {noise:.6g} times the"
@@ -211,9 +211,9 @@ def _mechanism(guarantee: Record, plan: Record) -> str:
     )
 
 
-def _utility(record: Record) -> str:
-    test = record.get("test") or {}
-    if not finite(test.get("accuracy")):
+def _utility(record: RunRecord) -> str:
+    test = record.test
+    if not is_finite_number(test.get("accuracy")):
         return "not measured"
     low, high = test.get("interval") or (None, None)
     return (
@@ -222,9 +222,9 @@ def _utility(record: Record) -> str:
     )
 
 
-def _code(record: Record) -> str:
-    environment = record.get("environment") or {}
-    versions = [f"dpvd {record.get('version') or 'of unknown version'}"]
+def _code(record: RunRecord) -> str:
+    environment = record.environment
+    versions = [f"dpvd {record.version}"]
     versions += [
         f"{name} {environment[name]}" for name in ("python", "torch") if name in environment
     ]

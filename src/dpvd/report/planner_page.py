@@ -8,9 +8,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from dpvd.errors import DpvdError
-from dpvd.privacy import Interpretation, Relation
+from dpvd.privacy import Interpretation, Relation, round_up
 from dpvd.report.lay_reading import lay_reading, percent_up
-from dpvd.report.wording import rounded_up
 
 __all__ = ["PlannerRow", "planner_rows", "render_planner"]
 
@@ -79,8 +78,8 @@ def _values(offer: Mapping[str, Any]) -> dict[str, str]:
         "guess": percent_up(offer["correct_guesses"]),
         "found": percent_up(offer["true_positive_rate"]),
         "belief": percent_up(offer["posterior"]),
-        "mu": rounded_up(offer["mu"], 3),
-        "group": "none proved" if lost else f"ε = {rounded_up(group, 3)}",
+        "mu": round_up(offer["mu"], 3),
+        "group": "none proved" if lost else f"ε = {round_up(group, 3)}",
         "noise": f"{offer['noise_multiplier']:.4g}",
         "noise_on_mean": f"{offer['noise_on_mean']:.3g}",
         "signal": f"{offer['signal_to_noise']:,.0f}",

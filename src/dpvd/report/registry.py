@@ -8,9 +8,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from dpvd.privacy import round_up
 from dpvd.report.facts import statement_facts
-from dpvd.report.readings import Record
-from dpvd.report.wording import is_private, rounded_up
+from dpvd.runs import RunRecord
 
 __all__ = ["registry_entry", "registry_yaml", "to_yaml"]
 
@@ -20,7 +20,7 @@ _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 _NO_EPSILON = "not differentially private: no finite epsilon holds"
 
 
-def registry_yaml(record: Record, declared: Mapping[str, str]) -> str:
+def registry_yaml(record: RunRecord, declared: Mapping[str, str]) -> str:
     """Return the registry's entry for a run, as YAML.
 
     Guarantees: what nobody declared is written as "not declared"; ε is never below what was spent;
@@ -36,14 +36,14 @@ def registry_yaml(record: Record, declared: Mapping[str, str]) -> str:
     return to_yaml(registry_entry(record, declared))
 
 
-def registry_entry(record: Record, declared: Mapping[str, str]) -> dict[str, Any]:
+def registry_entry(record: RunRecord, declared: Mapping[str, str]) -> dict[str, Any]:
     """Return the entry of :func:`registry_yaml` as plain data."""
     facts = statement_facts(record, declared)
     return {
         "deployment": {
             "basic": _basic(facts),
             "dp_variant": {
-                "variant_name": "Approximate DP" if is_private(record) else _NO_EPSILON,
+                "variant_name": "Approximate DP" if record.is_private else _NO_EPSILON,
                 "data_domain": facts["data_domain"],
                 "unprotected_quantities": facts["public"],
             },
@@ -77,12 +77,12 @@ def _basic(facts: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _privacy_loss(record: Record, facts: Mapping[str, str]) -> dict[str, Any]:
-    guarantee = record.get("guarantee") or {}
+def _privacy_loss(record: RunRecord, facts: Mapping[str, str]) -> dict[str, Any]:
+    guarantee = record.guarantee
     parameters: dict[str, Any] = {"epsilon": _NO_EPSILON}
-    if is_private(record):
+    if record.is_private:
         parameters = {
-            "epsilon": float(rounded_up(guarantee["epsilon"])),
+            "epsilon": float(round_up(guarantee["epsilon"])),
             "delta": float(guarantee["delta"]),
         }
     return {

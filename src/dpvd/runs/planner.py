@@ -8,19 +8,18 @@ from typing import Any
 from dpvd.errors import DpvdError, in_unit_interval, positive, positive_int
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Interpretation, group_epsilon, interpret
-from dpvd.runs.rehearsal import Rehearsal, Rehearse, Shape, rehearse
-from dpvd.training import (
+from dpvd.runs.recipes import (
+    Mlp,
     default_batch_size,
     default_clipping,
     default_steps,
-    dense_rule,
     private_recipe,
 )
+from dpvd.runs.rehearsal import Rehearsal, Rehearse, Shape, rehearse
 
 __all__ = ["DEFAULT_EPSILONS", "Offer", "offers"]
 
 DEFAULT_EPSILONS = (0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-HIDDEN = 1000  # as a run has it by default
 MOST_FEATURES = 10_000
 MOST_CLASSES = 1_000
 
@@ -130,7 +129,7 @@ def _offer(
     unit_rows: int,
     rehearsal: Rehearse,
 ) -> Offer:
-    rule = dense_rule(HIDDEN)
+    rule = Mlp(shape.features, Mlp.HIDDEN, shape.classes).rule()
     batch = default_batch_size(shape.examples, private=True) if batch_size is None else batch_size
     plan = PrivacyPlan(
         examples=shape.examples,

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.network import NetworkSpec, Scale
-from dpvd.training import INPUT_NORM, default_clipping, dense_rule, fit, private_recipe
+from dpvd.runs.recipes import Mlp, default_clipping, private_recipe
+from dpvd.training import fit
 
 __all__ = ["MOST_ROWS", "Rehearsal", "Rehearse", "Shape", "rehearse"]
 
@@ -28,7 +29,7 @@ TEST_ROWS = 2000
 SIGNALS = (1.0, 2.5, 6.0)
 """Standard deviations of a class's score in the tables that are made up: weak, middling, strong."""
 
-_STEPS = dense_rule(HIDDEN).full_batch_steps
+_STEPS = Mlp(features=1, hidden=HIDDEN, classes=2).rule().full_batch_steps
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,11 @@ def _on_table(shape: Shape, rows: int, plan: PrivacyPlan, signal: float) -> tupl
     """Return the accuracy of training on a made-up table, and of the rule that made it."""
     x, y, rule = _made_up(shape, rows + TEST_ROWS, signal)
     network = NetworkSpec(
-        shape.features, HIDDEN, shape.classes, Scale.PRIVACY, input_norm=INPUT_NORM
+        shape.features,
+        HIDDEN,
+        shape.classes,
+        Scale.PRIVACY,
+        input_norm=Mlp.input_norm(shape.features),
     )
     model = network.build(0)
     inputs = network.inputs(x)

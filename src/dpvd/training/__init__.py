@@ -1,6 +1,6 @@
 """Training: one auditable step, and the loop around it."""
 
-from dpvd.training.account import remember
+from dpvd.training.account import charge_release, remember
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
@@ -24,6 +24,7 @@ __all__ = [
     "Progress",
     "Recipe",
     "Schedule",
+    "charge_release",
     "cross_entropy",
     "fit",
     "remember",

@@ -22,7 +22,7 @@ from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, epsilon
 from dpvd.training.account_store import attach, entries_of, merge, new_entry, shared_entries
 
-__all__ = ["Account", "remember"]
+__all__ = ["Account", "charge_release", "remember"]
 
 log = logging.getLogger("dpvd")
 
@@ -46,6 +46,8 @@ class Account:
         beside: modules that the loss holds, such as a teacher; what they remember is part of it,
             too.
         other_data: whether the caller declares that earlier runs were on other people's data.
+        announce: whether to warn of steps that were charged before, which come as no surprise to
+            whoever charged them.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class Account:
         *,
         beside: Iterable[nn.Module] = (),
         other_data: bool = False,
+        announce: bool = True,
     ) -> None:
         self.plan = plan
         self._model = model
@@ -69,9 +72,11 @@ class Account:
         self.begun = known is not None  # whether steps of this run have been taken on this model
         self.entries.setdefault(self.run, new_entry(plan, 0))
         earlier = sum(
-            entry["charged"] for entry in self.entries.values() if not entry["other_data"]
+            entry["charged"]
+            for entry in self.entries.values()
+            if not entry["other_data"] and not entry.get("release")
         )
-        if earlier:
+        if earlier and announce:
             log.warning(
                 "%d private steps were charged to this model before: its account goes on from"
                 " there, and its statement will cover them",
@@ -283,6 +288,25 @@ class Account:
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
     """Note on a model that steps of a plan were charged to it, as when it is read from a file."""
     Account(model, plan).charge_up_to(charged)
+
+
+def charge_release(model: nn.Module, plan: PrivacyPlan) -> None:
+    """Charge a noisy sum over all examples to the model that is made of it.
+
+    Raises:
+        DpvdError: if the plan is not of one step on all examples, or was charged to the model
+            before: a second release under it would be free.
+    """
+    if plan.steps != 1 or plan.batch_size != plan.examples:
+        raise DpvdError("a release takes all examples once: its plan has one step")
+    account = Account(model, plan, announce=False)
+    if account.charged:
+        raise DpvdError(
+            "this release was charged to the model before: a second one needs a plan of its own"
+        )
+    account.charge(1)
+    account.note_step(drawn=True, isolation="")
+    account.entries[account.run]["release"] = True
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Programs that other libraries' environments run on tables: arrays in, probabilities out."""

@@ -1,0 +1,37 @@
+"""Statistics that are released with noise: moments of rows, bounds of columns, categories.
+
+Each is one Gaussian release in which everybody takes part, written down as a plan with one step, so
+that the account of whatever is trained afterwards takes it in.
+"""
+
+from dpvd.statistics.bounds import NumericBounds, dyadic_edges, release_bounds
+from dpvd.statistics.categories import Categories, failure_delta, release_categories
+from dpvd.statistics.moments import (
+    Mean,
+    Moments,
+    MomentWeights,
+    release_mean,
+    release_moments,
+)
+from dpvd.statistics.people import check_people, row_weights
+from dpvd.statistics.release import Charge, Part, noise_shares, release_plan
+
+__all__ = [
+    "Categories",
+    "Charge",
+    "Mean",
+    "MomentWeights",
+    "Moments",
+    "NumericBounds",
+    "Part",
+    "check_people",
+    "dyadic_edges",
+    "failure_delta",
+    "noise_shares",
+    "release_bounds",
+    "release_categories",
+    "release_mean",
+    "release_moments",
+    "release_plan",
+    "row_weights",
+]

@@ -1,0 +1,133 @@
+"""Faults of released statistics: sums that one person moves too far, noise that is too small, and
+releases that nobody pays for.
+"""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+MOMENTS, PEOPLE = "statistics/moments.py", "statistics/people.py"
+RELEASE, CATEGORIES = "statistics/release.py", "statistics/categories.py"
+FIT, ACCOUNT = "tabular/fit.py", "training/account.py"
+TEST_MOMENTS = "tests/statistics/test_moments.py::"
+TEST_CATEGORIES = "tests/statistics/test_categories.py::"
+TEST_BOUNDS = "tests/statistics/test_bounds.py::"
+TEST_FIT = "tests/tabular/test_fit.py::"
+
+TEN_ROWS = "test_adding_a_person_with_ten_rows_moves_the_sums_by_the_sensitivity_at_most"
+COMPOSED = "test_the_statement_is_the_composed_account_of_everything_that_touched_the_table"
+
+SENSITIVITY = [
+    Fault(
+        "products of features with the noise of the diagonal, twice as visible",
+        MOMENTS,
+        {"(size, size), math.sqrt(2), dtype": "(size, size), 1.0, dtype"},
+        TEST_MOMENTS + "test_noise_on_every_part_has_the_stated_scale[0.5]",
+    ),
+    Fault(
+        "the products with the target left out of the sensitivity",
+        MOMENTS,
+        {"math.sqrt(1 + self.cross**2 + self.square**2)": "math.sqrt(1 + self.square**2)"},
+        TEST_MOMENTS + TEN_ROWS + "[weights0-on an axis]",
+    ),
+    Fault(
+        "exchanging a person taken for adding one",
+        MOMENTS,
+        {"if relation is Relation.ADD_OR_REMOVE:": "if relation in Relation:"},
+        TEST_MOMENTS + "test_replacing_a_person_moves_the_sums_by_the_sensitivity_at_most",
+    ),
+    Fault(
+        "every row a vote, not every person",
+        PEOPLE,
+        {"    return 1 / counts[unit_index]": "    return torch.ones_like(counts[unit_index])"},
+        TEST_MOMENTS + TEN_ROWS + "[weights0-on an axis]",
+    ),
+    Fault(
+        "rows as long as they are",
+        PEOPLE,
+        {"/ norms.clamp_min(1.0)": "/ norms.clamp(1.0, 1.0)"},
+        TEST_MOMENTS + TEN_ROWS + "[weights0-far too long]",
+    ),
+    Fault(
+        "targets as long as they are",
+        MOMENTS,
+        {"targets = bounded_rows(t[rows])": "targets = t[rows].double().nan_to_num(0.0)"},
+        TEST_MOMENTS + TEN_ROWS + "[weights0-far too long]",
+    ),
+    Fault(
+        "counts taken to move as far when a person is exchanged as when one is added",
+        RELEASE,
+        {"Relation.REPLACE_ONE: math.sqrt(2)": "Relation.REPLACE_ONE: 1.0"},
+        TEST_BOUNDS + "test_replacing_a_person_moves_the_counts_by_the_root_of_two",
+    ),
+]
+
+NOISE = [
+    Fault(
+        "half the noise on released sums",
+        RELEASE,
+        {"plan.noise_std(rounded)": "0.5 * plan.noise_std(rounded)"},
+        TEST_MOMENTS + "test_noise_on_every_part_has_the_stated_scale[0.5]",
+    ),
+    Fault(
+        "half the noise on counts",
+        RELEASE,
+        {"plan.noise_std(rounded)": "0.5 * plan.noise_std(rounded)"},
+        TEST_BOUNDS + "test_noise_on_counts_has_the_planned_scale",
+    ),
+    Fault(
+        "a threshold that forgets the person's own vote",
+        CATEGORIES,
+        {"threshold = 1 + std": "threshold = std"},
+        TEST_CATEGORIES + "test_a_category_of_one_person_appears_as_often_as_stated_at_most[1]",
+    ),
+    Fault(
+        "a threshold for one row of a person with many",
+        CATEGORIES,
+        {"stats.norm.isf(failure / rows_per_person)": "stats.norm.isf(failure)"},
+        TEST_CATEGORIES + "test_more_rows_and_a_smaller_failure_ask_for_more_people",
+    ),
+    Fault(
+        "the failure of a threshold charged for one direction only",
+        CATEGORIES,
+        {"return (1 + math.exp(epsilon)) * sum(failures)": "return sum(failures)"},
+        TEST_CATEGORIES + "test_failures_are_taken_from_delta_with_the_factor_of_both_directions",
+    ),
+]
+
+CHARGES = [
+    Fault(
+        "releases that nobody pays for",
+        FIT,
+        {"        charge_release(self.model, plan)\n": ""},
+        TEST_FIT + COMPOSED + "[add-or-remove-statistics]",
+    ),
+    Fault(
+        "two releases under one name, charged once",
+        RELEASE,
+        {'initial_weights=f"none: {name} was released before training"': 'initial_weights="none"'},
+        "tests/statistics/test_budget.py::test_releases_with_the_same_noise_are_two_entries",
+    ),
+    Fault(
+        "a second release under a plan for free",
+        ACCOUNT,
+        {
+            '    if account.charged:\n        raise DpvdError(\n            "this release': '    if False:\n        raise DpvdError(\n            "this release'
+        },
+        "tests/training/test_release.py::test_a_release_is_charged_once_and_refused_after_that",
+    ),
+    Fault(
+        "a release used before it is paid for",
+        RELEASE,
+        {"        charge(plan)\n": ""},
+        TEST_MOMENTS + "test_a_release_is_charged_before_and_refused_charges_release_nothing",
+    ),
+    Fault(
+        "a budget whose parts are each given the whole",
+        RELEASE,
+        {"whole * math.sqrt(self.steps / self.share)": "whole * math.sqrt(self.steps)"},
+        "tests/statistics/test_budget.py::test_shares_divide_the_budget_as_they_say",
+    ),
+]
+
+FAULTS = SENSITIVITY + NOISE + CHARGES
