@@ -7,7 +7,8 @@ import pytest
 
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import interpret
-from dpvd.training import default_batch_size, default_steps, dense_rule
+from dpvd.runs import default_batch_size, default_steps
+from dpvd.runs.recipes import Mlp
 from tests.browser import open_page
 from tests.cli.program import call
 
@@ -29,7 +30,7 @@ def test_budgets_come_in_order_and_buy_what_the_default_rule_says(planned):
     batch = default_batch_size(800, private=True)
     for row in rows:
         assert row["batch_size"] == batch
-        assert row["steps"] == default_steps(800, batch, dense_rule(1000), private=True)
+        assert row["steps"] == default_steps(800, batch, Mlp(10, 1000, 2).rule(), private=True)
         plan = PrivacyPlan(
             examples=800,
             batch_size=batch,
