@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-from sklearn.metrics import roc_auc_score
-
 from benchmarks.table_data import Column, Table, encode
 from benchmarks.tables import area_under_curve, calibration_error, page
+from sklearn.metrics import roc_auc_score
 
 
 def test_the_area_is_that_of_scikit_learn_ties_included():
