@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from dpvd import privacy as privacy
     from dpvd import report as report
     from dpvd import runs as runs
+    from dpvd import statistics as statistics
+    from dpvd import tabular as tabular
     from dpvd import training as training
     from dpvd.errors import DpvdError
     from dpvd.grads import ClippedSum, Clipping, Problem, check, clipped_grad, fix
@@ -46,6 +48,8 @@ _MODULES = (
     "privacy",
     "report",
     "runs",
+    "statistics",
+    "tabular",
     "training",
 )
 

@@ -9,20 +9,19 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.errors import DpvdError, positive_int
+from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode, LossFn
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, Relation
 from dpvd.statistics import (
     Moments,
     MomentWeights,
-    check_people,
     noise_shares,
     release_mean,
     release_moments,
     release_plan,
 )
-from dpvd.tabular.codes import class_codes
+from dpvd.tabular.checks import count_people, scaled_targets
 from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitening
 from dpvd.tabular.model import TableModel
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
@@ -109,8 +108,8 @@ def fit_table(
     Raises:
         DpvdError: if arguments do not fit together; nothing is charged or written then.
     """
-    examples = _examples(x, unit_index, people, rows_per_person)
-    targets = _targets(y, len(x), classes, target_range)
+    examples = count_people(x, unit_index, people, rows_per_person)
+    targets = scaled_targets(y, len(x), classes, target_range)
     if groups is not None and groups.shape != (x.shape[1],):
         raise DpvdError(
             f"groups must have one entry for each of the {x.shape[1]} features, got shape "
@@ -347,54 +346,3 @@ def _squared_loss(head: nn.Module, rows: Tensor, targets: Tensor, votes: Tensor)
 def _in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     with torch.no_grad():
         return torch.cat([function(part) for part in torch.split(x, _MICRO_BATCH)])
-
-
-def _examples(
-    x: Tensor, unit_index: Tensor | None, people: int | None, rows_per_person: int | None
-) -> int:
-    """How many people there are; raise unless the rows are theirs."""
-    if x.dim() != 2 or not len(x) or not x.is_floating_point():
-        raise DpvdError(
-            f"x must be a matrix of numbers with at least one row, got {x.dtype} of shape "
-            f"{list(x.shape)}"
-        )
-    if unit_index is None:
-        if people is not None or rows_per_person is not None:
-            raise DpvdError(
-                "people and rows_per_person need unit_index, which says whose row is whose"
-            )
-        return len(x)
-    if people is None or rows_per_person is None:
-        raise DpvdError(
-            "unit_index needs people and rows_per_person, which are public: how many there are and"
-            " how many rows one may have"
-        )
-    positive_int(rows_per_person=rows_per_person)
-    check_people(people, len(x), unit_index)
-    most = int(torch.bincount(unit_index).max())
-    if most > rows_per_person:
-        raise DpvdError(
-            f"rows_per_person is {rows_per_person}, but somebody has more rows: choose that many"
-            " of theirs at random before"
-        )
-    return people
-
-
-def _targets(
-    y: Tensor, rows: int, classes: int | None, target_range: tuple[float, float] | None
-) -> Tensor:
-    """[n, k]: the codes of classes, or numbers within [-1, 1]."""
-    if y.shape != (rows,):
-        raise DpvdError(f"y must have one entry for each of the {rows} rows, got {list(y.shape)}")
-    if classes is not None:
-        codes = class_codes(classes)
-        if y.dtype != torch.int64 or not 0 <= int(y.min()) <= int(y.max()) < classes:
-            raise DpvdError(f"classes must be int64 numbers from 0 to {classes - 1}")
-        return codes[y]
-    if target_range is None:
-        raise DpvdError("regression needs target_range, public bounds of the target")
-    low, high = target_range
-    if not math.isfinite(low) or not math.isfinite(high) or low >= high:
-        raise DpvdError(f"target_range goes from low to high, got {target_range!r}")
-    scaled = 2 * (y.double() - low) / (high - low) - 1
-    return scaled.nan_to_num(0.0).clamp(-1.0, 1.0)[:, None]
