@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpvd import data as data
     from dpvd import errors as errors
     from dpvd import experiments as experiments
+    from dpvd import files as files
     from dpvd import grads as grads
     from dpvd import mechanisms as mechanisms
     from dpvd import native as native
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from dpvd import privacy as privacy
     from dpvd import report as report
     from dpvd import runs as runs
+    from dpvd import settings as settings
     from dpvd import statistics as statistics
     from dpvd import tabular as tabular
     from dpvd import training as training
@@ -40,6 +42,7 @@ _MODULES = (
     "data",
     "errors",
     "experiments",
+    "files",
     "grads",
     "mechanisms",
     "native",
@@ -48,6 +51,7 @@ _MODULES = (
     "privacy",
     "report",
     "runs",
+    "settings",
     "statistics",
     "tabular",
     "training",
