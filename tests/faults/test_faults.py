@@ -44,14 +44,14 @@ def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("before", "after", "message"),
     [
-        ("import math\n", "import math, nowhere_to_be_found\n", "cannot be imported"),
+        ("import torch\n", "import torch, nowhere_to_be_found\n", "cannot be imported"),
         ("rows = sampler.draw(", "rows = no_such_name.draw(", "broke off instead of failing"),
     ],
 )
 def test_a_broken_package_does_not_count_as_caught(
     before: str, after: str, message: str, copy: Path
 ) -> None:
-    Fault("not a fault but a crash", "plan.py", {before: after}, "").put_into(copy / "dpvd")
+    Fault("not a fault but a crash", "batches.py", {before: after}, "").put_into(copy / "dpvd")
     outcome = run_tests(copy, "tests/test_plan.py::test_batches_keep_examples_together")
     assert outcome.code not in (CAUGHT, PASSED)
     assert message in outcome.output
