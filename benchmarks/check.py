@@ -58,7 +58,9 @@ class Verdict:
         return self.found is not None and self.found <= self.limit
 
     def __str__(self) -> str:
-        found = "not measured" if self.found is None else f"{self.found:.3f}"
+        found = "not measured"
+        if self.found is not None:
+            found = f"{self.found:.3f}"
         mark = "" if self.met else "   OVER LIMIT"
         what = f"{self.quantity} to {self.baseline}"
         system = f"{self.workload:<11} {self.system:<15}"

@@ -97,10 +97,13 @@ def _bar(axes: Axes, place: int, system: str, found: Results) -> None:
 
 def _log_axis(axes: Axes, highest: float) -> None:
     axes.set_xscale("log")
-    axes.set_xlim(_LOWEST, max(highest, 3.0) * _ROOM)
-    axes.xaxis.set_major_locator(FixedLocator([0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500]))
+    right = max(highest, 3.0) * _ROOM
+    axes.set_xlim(_LOWEST, right)
+    ticks = [0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500]
+    axes.xaxis.set_major_locator(FixedLocator(ticks))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    plain_numbers = FuncFormatter(lambda value, _: f"{value:g}")
+    axes.xaxis.set_major_formatter(plain_numbers)
 
 
 def growth_curves(results: Results) -> Figure:
@@ -110,13 +113,13 @@ def growth_curves(results: Results) -> Figure:
         figure = Figure(figsize=(7.0, 3.0))
         panels = figure.subplots(1, len(kinds), sharey=True, squeeze=False)[0]
         for axes, (what, found) in zip(panels, kinds.items(), strict=True):
-            _curve(axes, found["at"], found["ratios"]["dpsgd"], PALETTE["blue"], "o", "DP-SGD")
-            _curve(
-                axes, found["at"], found["ratios"]["dpvd"], PALETTE["vermilion"], "s", "Algorithm 1"
-            )
+            sizes = found["at"]
+            ratios = found["ratios"]
+            _curve(axes, sizes, ratios["dpsgd"], PALETTE["blue"], "o", "DP-SGD")
+            _curve(axes, sizes, ratios["dpvd"], PALETTE["vermilion"], "s", "Algorithm 1")
             axes.axhline(1, color=PALETTE["ink"], linewidth=1)
             axes.set_xscale("log", base=2)
-            axes.set_xticks(found["at"], [str(size) for size in found["at"]], rotation=45)
+            axes.set_xticks(sizes, [str(size) for size in sizes], rotation=45)
             axes.xaxis.set_minor_locator(NullLocator())
             axes.set_xlabel(what)
             axes.set_title(found["network"], fontsize=8)

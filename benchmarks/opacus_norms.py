@@ -42,8 +42,10 @@ def our_norms(case: Case) -> list[float]:
 
 def difference(ours: Sequence[float], theirs: Sequence[float]) -> float:
     """The largest difference of any example, relative to its norm in the other library."""
-    pairs = zip(ours, theirs, strict=True)
-    return max(abs(own - other) / other for own, other in pairs)
+    differences = []
+    for own, other in zip(ours, theirs, strict=True):
+        differences.append(abs(own - other) / other)
+    return max(differences)
 
 
 def table(results: dict[str, Any]) -> str:

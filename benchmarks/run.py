@@ -195,7 +195,8 @@ def _peak(
 ) -> float:
     """The median of several fresh processes."""
     one = ("peak", name, system, *more, "--threads", settings.threads)
-    return median(child(*one, python=python) for _ in range(settings.peaks))
+    peaks = [child(*one, python=python) for _ in range(settings.peaks)]
+    return median(peaks)
 
 
 def _shares(settings: Settings, name: str, system: str) -> dict[str, float]:

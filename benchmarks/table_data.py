@@ -89,18 +89,26 @@ def load(name: str, folder: Path) -> Table:
     if name == "adult":
         head, first = _read(folder / "adult-train.csv")
         _, second = _read(folder / "adult-test.csv")
-        y = np.array([row[-1].startswith(">50K") for row in first + second], dtype=np.int64)
-        return Table(name, _columns(head, first + second, _ADULT), y, len(first))
-    head, rows = _read(folder / {"german": "german-credit.csv", "pima": "pima.csv"}[name])
-    positive = {"german": "2", "pima": "1"}[name]
+        rows = first + second
+        y = np.array([row[-1].startswith(">50K") for row in rows], dtype=np.int64)
+        return Table(name, _columns(head, rows, _ADULT), y, len(first))
+    file, positive, bounds = {
+        "german": ("german-credit.csv", "2", _GERMAN),
+        "pima": ("pima.csv", "1", _PIMA),
+    }[name]
+    head, rows = _read(folder / file)
     y = np.array([row[-1] == positive for row in rows], dtype=np.int64)
-    return Table(name, _columns(head, rows, {"german": _GERMAN, "pima": _PIMA}[name]), y)
+    return Table(name, _columns(head, rows, bounds), y)
 
 
 def _read(path: Path) -> tuple[list[str], list[list[str]]]:
     with open(path, newline="", encoding="utf-8") as file:
         head, *rows = csv.reader(file)
-    return head, [[cell.strip() for cell in row] for row in rows if row]
+    stripped = []
+    for row in rows:
+        if row:
+            stripped.append([cell.strip() for cell in row])
+    return head, stripped
 
 
 def _columns(
@@ -131,7 +139,9 @@ def encode(table: Table, knots: int) -> tuple[Array, npt.NDArray[np.int64]]:
     groups: list[int] = []
     for place, column in enumerate(table.columns):
         if column.categories:
-            part = np.eye(column.categories)[column.values.astype(int)] - 1 / column.categories
+            codes = column.values.astype(int)
+            one_hot = np.eye(column.categories)[codes]
+            part = one_hot - 1 / column.categories
         else:
             part = _encode_number(column, knots)
         parts.append(part)
@@ -140,17 +150,24 @@ def encode(table: Table, knots: int) -> tuple[Array, npt.NDArray[np.int64]]:
 
 
 def _encode_number(column: Column, knots: int) -> Array:
+    low = column.low
+    high = column.high
     absent = np.isnan(column.values)
-    inside = np.clip(np.where(absent, column.low, column.values), column.low, column.high)
-    low, high = column.low, column.high
+    known = np.where(absent, low, column.values)
+    inside = np.clip(known, low, high)
     if low >= 0 and high / max(low, 1.0) >= _LOG_RATIO:
-        inside, low, high = np.log1p(inside), math.log1p(low), math.log1p(high)
+        inside = np.log1p(inside)
+        low = math.log1p(low)
+        high = math.log1p(high)
     share = (inside - low) / (high - low)
-    parts = [np.where(absent, 0.0, 2 * share - 1)[:, None]]
+    place = np.where(absent, 0.0, 2 * share - 1)
+    parts = [place[:, None]]
     if column.may_be_missing:
-        parts.append(absent.astype(float)[:, None])
+        missing = absent.astype(float)
+        parts.append(missing[:, None])
     if knots:
-        distance = np.abs(share[:, None] * (knots - 1) - np.arange(knots)[None])
+        in_knots = share[:, None] * (knots - 1)  # [rows, 1]
+        distance = np.abs(in_knots - np.arange(knots)[None])
         hats = np.maximum(0.0, 1 - distance) - 1 / knots
         parts.append(np.where(absent[:, None], 0.0, hats))
     return np.hstack(parts)

@@ -23,8 +23,8 @@ import torch
 
 from benchmarks.children import ROOT
 from benchmarks.environments import Peer, interpreter
-from benchmarks.markdown import table as markdown
 from benchmarks.table_data import TABLES, Array, Table, encode, load, splits
+from dpvd.experiments.table_formats import markdown_table
 from dpvd.plan import PrivacyPlan
 from dpvd.statistics import MomentWeights, Part, noise_shares, release_moments, release_plan
 from dpvd.tabular import fit_table, knots_for
@@ -87,7 +87,9 @@ def with_ridge(table: Table, epsilon: float, repeats: int) -> list[Array]:
         values, vectors = torch.linalg.eigh(moments.second)
         positive = values.clamp_min(0.0) + moments.second_std * math.sqrt(len(values))
         solution = (vectors / positive) @ (vectors.T @ moments.cross)
-        found.append(((x[test] @ solution)[:, 0].clamp(-0.99, 0.99).numpy() + 1) / 2)
+        scores = (x[test] @ solution)[:, 0]  # [test rows]
+        within = scores.clamp(-0.99, 0.99).numpy()
+        found.append((within + 1) / 2)
     return found
 
 
@@ -96,13 +98,14 @@ def with_peer(name: str) -> Callable[[Table, float, int], list[Array]]:
 
     def run(table: Table, epsilon: float, repeats: int) -> list[Array]:
         pairs = list(splits(table, repeats))
+        columns = table.columns
         given = {
             "x": _unit_rows(table),
             "y": table.y,
-            "columns": np.stack([column.values for column in table.columns], axis=1),
-            "low": np.array([column.low for column in table.columns], dtype=float),
-            "high": np.array([column.high for column in table.columns], dtype=float),
-            "categories": np.array([column.categories for column in table.columns]),
+            "columns": np.stack([column.values for column in columns], axis=1),
+            "low": np.array([column.low for column in columns], dtype=float),
+            "high": np.array([column.high for column in columns], dtype=float),
+            "categories": np.array([column.categories for column in columns]),
             "train": np.stack([train for train, _ in pairs]),
             "test": np.stack([test for _, test in pairs]),
             "epsilon": epsilon,
@@ -110,7 +113,8 @@ def with_peer(name: str) -> Callable[[Table, float, int], list[Array]]:
         }
         script = ROOT / "benchmarks" / "table_peers" / f"with_{name}.py"
         with tempfile.TemporaryDirectory() as folder:
-            sent, answer = Path(folder) / "in.npz", Path(folder) / "out.npy"
+            sent = Path(folder) / "in.npz"
+            answer = Path(folder) / "out.npy"
             np.savez(sent, **given)  # type: ignore[arg-type]
             environment = {key: v for key, v in os.environ.items() if key != "PYTHONPATH"}
             command = [interpreter(PEERS[name]), script, sent, answer]
@@ -122,8 +126,10 @@ def with_peer(name: str) -> Callable[[Table, float, int], list[Array]]:
 
 def _unit_rows(table: Table) -> Array:
     features, _ = encode(table, 5)
-    rows = np.hstack([features, np.ones((len(features), 1))])
-    unit: Array = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    ones = np.ones((len(features), 1))
+    rows = np.hstack([features, ones])
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    unit: Array = rows / lengths
     return unit
 
 
@@ -138,18 +144,26 @@ SYSTEMS: dict[str, Callable[[Table, float, int], list[Array]]] = {
 def area_under_curve(scores: Array, y: Array) -> float:
     """Ties count one half."""
     _, places, counts = np.unique(scores, return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[places]
+    last_ranks = np.cumsum(counts)
+    mean_ranks = last_ranks - (counts - 1) / 2
+    ranks = mean_ranks[places]
     positive = int(y.sum())
-    above = ranks[y == 1].sum() - positive * (positive + 1) / 2
-    return float(above / (positive * (len(y) - positive)))
+    negative = len(y) - positive
+    least = positive * (positive + 1) / 2
+    above = ranks[y == 1].sum() - least
+    return float(above / (positive * negative))
 
 
 def calibration_error(probabilities: Array, y: Array, bins: int = 15) -> float:
     """Expected calibration error in bins of equal mass."""
     confidence = np.maximum(probabilities, 1 - probabilities)
     right = (probabilities > 0.5) == (y == 1)
-    parts = np.array_split(np.argsort(confidence, kind="stable"), bins)
-    gaps = [len(p) * abs(confidence[p].mean() - right[p].mean()) for p in parts if len(p)]
+    order = np.argsort(confidence, kind="stable")
+    gaps = []
+    for part in np.array_split(order, bins):
+        if len(part):
+            gap = abs(confidence[part].mean() - right[part].mean())
+            gaps.append(len(part) * gap)
     return float(sum(gaps) / len(y))
 
 
@@ -160,8 +174,13 @@ def measure(table: Table, told: list[Array]) -> dict[str, list[float]]:
     return {
         "auc": [area_under_curve(p, y) for p, y in pairs],
         "ece": [calibration_error(p, y) for p, y in pairs],
-        "accuracy": [float(((p > 0.5) == (y == 1)).mean()) for p, y in pairs],
+        "accuracy": [_accuracy(p, y) for p, y in pairs],
     }
+
+
+def _accuracy(probabilities: Array, y: Array) -> float:
+    right = (probabilities > 0.5) == (y == 1)
+    return float(right.mean())
 
 
 def page(results: list[dict[str, Any]]) -> str:
@@ -187,7 +206,7 @@ so its repeats differ in the noise alone; the others are split anew into four fi
 Calibration error is expected calibration error in 15 bins of equal mass; on the small tables, whose
 test parts have 114 to 200 rows, simulated models with exact probabilities show about 0.1.
 
-{markdown(head, rows)}
+{markdown_table(head, rows)}
 
 {_behind(results)}
 
@@ -232,13 +251,18 @@ def _behind(results: list[dict[str, Any]]) -> str:
 
 
 def _order(entry: dict[str, Any]) -> tuple[int, float, int]:
-    places = TABLES.index(entry["table"]), list(NAMES).index(entry["system"])
-    return places[0], entry["epsilon"], places[1]
+    table = TABLES.index(entry["table"])
+    system = list(NAMES).index(entry["system"])
+    return table, entry["epsilon"], system
 
 
 def _interval(values: list[float], digits: int) -> str:
-    spread = float(np.std(values, ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-    return f"{np.mean(values):.{digits}f} ± {1.96 * spread:.{digits}f}"
+    error = 0.0
+    if len(values) > 1:
+        deviation = float(np.std(values, ddof=1))
+        error = deviation / math.sqrt(len(values))
+    mean = np.mean(values)
+    return f"{mean:.{digits}f} ± {1.96 * error:.{digits}f}"
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ import argparse
 import os
 import statistics
 import time
+from itertools import product
 
 import torch
 
@@ -34,7 +35,8 @@ def measure(
 ) -> dict[tuple[str, int], float]:
     """Median milliseconds of every system's step for every number of threads."""
     steps = {name: SYSTEMS[name](work) for name in systems}
-    times: dict[tuple[str, int], list[float]] = {(name, n): [] for name in steps for n in threads}
+    settings = product(steps, threads)
+    times: dict[tuple[str, int], list[float]] = {setting: [] for setting in settings}
     for turn in range(rounds + WARM_UP):
         for (name, n), values in times.items():
             elapsed = milliseconds(steps[name], n)
@@ -51,13 +53,13 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=os.cpu_count() or 1, help="threads to go up to")
     options = parser.parse_args()
     threads = range(1, options.most + 1)
-    print(f"{'workload':<12} {'system':<8}", *(f"{n:>4} thread{'s' * (n > 1):<1}" for n in threads))
+    counts = [f"{n:>4} thread{'s' * (n > 1):<1}" for n in threads]
+    print(f"{'workload':<12} {'system':<8}", *counts)
     for work in (WORKLOADS[name] for name in NAMES):
         medians = measure(work, SYSTEM_NAMES, threads, options.rounds)
         for system in SYSTEM_NAMES:
-            print(
-                f"{work.name:<12} {system:<8}", *(f"{medians[system, n]:8.2f} ms" for n in threads)
-            )
+            times = [f"{medians[system, n]:8.2f} ms" for n in threads]
+            print(f"{work.name:<12} {system:<8}", *times)
 
 
 if __name__ == "__main__":

@@ -91,7 +91,8 @@ def convolutional(first: int, second: int, hidden: int) -> nn.Sequential:
 
 
 def mlp(name: str, widths: Sequence[int], batch: int) -> Workload:
-    small = (4, *[4] * (len(widths) - 2), CLASSES)
+    hidden = [4] * (len(widths) - 2)
+    small = (4, *hidden, CLASSES)
     miniature = Workload("miniature", 2, (4,), lambda: dense(small))
     return Workload(name, batch, (widths[0],), lambda: dense(widths), miniature)
 

@@ -4,7 +4,7 @@ rounded to float32.
 D(x) ≈ x P(z) / Q(z) with z = x² and deg Q = deg P + 1, so that it tends to 1/(2x), as it has to. It
 is the best one in the largest relative error over all x, by Lawson's algorithm: least squares of P
 - Q D/x whose weights are multiplied by the errors they leave, and divided by the last Q. The
-  constants are in src/dpvd/native, in dawson.c and dawson.py;
+  constants are in src/dpvd/native, in dawson.c and reference.py;
 tests/native/test_dawson.py holds the error of the result.
 
 References:

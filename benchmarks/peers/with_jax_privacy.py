@@ -63,9 +63,9 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {"plain": plain, "jax-privacy":
 
 
 def _parts(network: nn.Module) -> list[nn.Module]:
-    return (
-        [network.lstm, network.head] if isinstance(network, LastStep) else list(network.children())
-    )
+    if isinstance(network, LastStep):
+        return [network.lstm, network.head]
+    return list(network.children())
 
 
 def _layers(network: nn.Module) -> list[Layer]:
@@ -92,24 +92,29 @@ def _layer(module: nn.Module) -> Layer:
                 + p["bias"][:, None, None]
             )
         case nn.MaxPool2d():
-            window, stride = (
-                (1, 1, module.kernel_size, module.kernel_size),
-                (1, 1, module.stride, module.stride),
-            )
+            window = (1, 1, module.kernel_size, module.kernel_size)
+            stride = (1, 1, module.stride, module.stride)
             return lambda _, x: lax.reduce_window(x, -jnp.inf, lax.max, window, stride, "VALID")
     raise TypeError(f"no form of {type(module).__name__} in JAX here")
 
 
 def _last_output(p: dict[str, Any], x: Any) -> Any:
     """An LSTM's output after the last step; gates in torch's order."""
-    inputs = (x @ p["weight_ih_l0"].T + p["bias_ih_l0"] + p["bias_hh_l0"]).swapaxes(0, 1)
-    zeros = jnp.zeros((len(x), p["weight_hh_l0"].shape[1]))
+    recurrent = p["weight_hh_l0"]
+    projections = x @ p["weight_ih_l0"].T + p["bias_ih_l0"] + p["bias_hh_l0"]
+    inputs = projections.swapaxes(0, 1)  # [T, B, 4 H]
+    zeros = jnp.zeros((len(x), recurrent.shape[1]))
+    sigmoid = jax.nn.sigmoid
 
     def cell(state: Any, projected: Any) -> Any:
         h, c = state
-        i, f, g, o = jnp.split(projected + h @ p["weight_hh_l0"].T, 4, axis=-1)
-        c = jax.nn.sigmoid(f) * c + jax.nn.sigmoid(i) * jnp.tanh(g)
-        return (jax.nn.sigmoid(o) * jnp.tanh(c), c), None
+        gates = projected + h @ recurrent.T
+        i, f, g, o = jnp.split(gates, 4, axis=-1)
+        kept = sigmoid(f) * c
+        added = sigmoid(i) * jnp.tanh(g)
+        c = kept + added
+        h = sigmoid(o) * jnp.tanh(c)
+        return (h, c), None
 
     (h, _), _ = lax.scan(cell, (zeros, zeros), inputs)
     return h

@@ -18,24 +18,26 @@ CLIP_NORM = NOISE_MULTIPLIER = 1.0
 
 
 def private(work: Workload) -> Step:
-    model, (x, y) = work.network(), work.data()
+    model = work.network()
+    x, y = work.data()
     parameters = {name: p.detach() for name, p in model.named_parameters()}
 
     def loss(values: dict[str, Tensor], one_x: Tensor, one_y: Tensor) -> Tensor:
-        return F.cross_entropy(
-            functional_call(model, values, (one_x.unsqueeze(0),)), one_y.unsqueeze(0)
-        )
+        outputs = functional_call(model, values, (one_x.unsqueeze(0),))
+        return F.cross_entropy(outputs, one_y.unsqueeze(0))
 
     per_example = vmap(grad(loss), in_dims=(None, 0, 0))
 
     @torch.no_grad()
     def step() -> None:
         gradients = per_example(parameters, x, y)
-        norms = torch.stack([g.flatten(1).norm(dim=1) for g in gradients.values()]).norm(dim=0)
+        by_parameter = [g.flatten(1).norm(dim=1) for g in gradients.values()]
+        norms = torch.stack(by_parameter).norm(dim=0)  # [B]
         factors = (CLIP_NORM / norms).clamp_max(1.0)
         for name, values in gradients.items():
             total = torch.tensordot(factors, values, dims=1)
-            total += NOISE_MULTIPLIER * CLIP_NORM * torch.randn_like(total)
+            noise = torch.randn_like(total)
+            total += NOISE_MULTIPLIER * CLIP_NORM * noise
             parameters[name].sub_(total, alpha=LEARNING_RATE / work.batch)
 
     return step

@@ -96,13 +96,13 @@ FAULTS = [
     ),
     Fault(
         "noise not rounded to the grid",
-        "native/release.py",
+        "native/draws.py",
         {"np.rint(normals * units_per_std)": "normals * units_per_std"},
         "tests/native/test_release.py::TestRelease::test_all_results_are_multiples_of_the_unit",
     ),
     Fault(
         "the sign of a zero tells the sign of the sum",
-        "native/release.py",
+        "native/draws.py",
         {"(units + noise + 0.0)": "(units + noise)"},
         "tests/native/test_release.py::TestRelease::test_zero_has_one_sign",
     ),

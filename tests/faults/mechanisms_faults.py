@@ -11,7 +11,7 @@ TEST_SAMPLING = "tests/mechanisms/test_sampling.py::"
 FAULTS = [
     Fault(
         "sums not rounded to the grid",
-        "native/release.py",
+        "native/draws.py",
         {"    units = np.rint(units)\n": ""},
         "tests/native/test_release.py::TestRelease::test_all_results_are_multiples_of_the_unit",
     ),

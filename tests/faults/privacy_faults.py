@@ -176,7 +176,7 @@ READING = [
     Fault(
         "a belief bounded by epsilon, as if delta bounded the probability of more",
         "privacy/interpretation.py",
-        {" - np.log1p(-self.deltas[small] / failure)": ""},
+        {" - np.log1p(-shares)": ""},
         TEST_INTERPRETATION + "test_beliefs_are_bounded_but_with_probability_delta[20.0-1-0.5]",
     ),
     Fault(

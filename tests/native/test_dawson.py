@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import dawsn
 
-import dpvd.native.dawson
+import dpvd.native.kernels
 from dpvd.errors import DpvdError
 from dpvd.native import add_dawson, implementation_in_use
 
@@ -94,4 +94,4 @@ def test_unsuitable_arrays_are_refused(implementation: str, out: np.ndarray, x: 
 
 
 def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(dpvd.native.dawson) == doctest.TestResults(failed=0, attempted=3)
+    assert doctest.testmod(dpvd.native.kernels) == doctest.TestResults(failed=0, attempted=6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scipy import stats
 
-import dpvd.native.release
+import dpvd.native.draws
 from dpvd.errors import DpvdError
 from dpvd.native import (
     EXACT_BLOCK_BYTES,
@@ -362,4 +362,4 @@ class TestArguments:
 
 
 def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(dpvd.native.release) == doctest.TestResults(failed=0, attempted=1)
+    assert doctest.testmod(dpvd.native.draws) == doctest.TestResults(failed=0, attempted=2)

@@ -2,12 +2,9 @@
 value too many.
 """
 
-import doctest
-
 import numpy as np
 import pytest
 
-import dpvd.native.squares
 from dpvd.errors import DpvdError
 from dpvd.native import implementation_in_use, row_squares
 
@@ -116,7 +113,3 @@ def test_the_kernel_itself_refuses_what_does_not_fit(
     scale = None if columns is None else np.zeros(columns, np.float32)
     with pytest.raises(ValueError, match=reason):
         _kernels.row_squares(np.zeros(size, np.float32), scale, np.zeros(rows, np.float32), 1)
-
-
-def test_examples_in_docstrings() -> None:
-    assert doctest.testmod(dpvd.native.squares) == doctest.TestResults(failed=0, attempted=1)

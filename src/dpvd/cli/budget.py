@@ -25,6 +25,7 @@ from dpvd.privacy import (
     noise_multiplier_for,
     round_up,
     sampled_event,
+    sampling_in_words,
     sampling_rate,
     steps_in,
 )
@@ -182,7 +183,9 @@ def _show(question: _Question, rows: list[dict[str, Any]], epsilon: float | None
     reverse = epsilon is None
     given = f"noise {rows[0]['noise_multiplier']:g}" if reverse else f"ε up to {epsilon:g}"
     print_text(f"{given} at δ = {question.delta:g}, {question.relation} relation", "bold")
-    drawn = f"{question.sampling} sampling at rate {question.rate:.6g}"
+    drawn = sampling_in_words(
+        question.sampling, batch_size=question.batch_size, examples=question.examples
+    )
     print_text(f"{question.examples:,} examples, {question.steps:,} steps, {drawn}")
     table = Table()
     table.add_column("accountant")

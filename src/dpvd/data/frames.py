@@ -136,14 +136,20 @@ def _object_series(values: list[Any], where: str) -> pl.Series:
     present = [value for value in known if value is not None]
     if all(isinstance(value, bool) for value in present):
         return pl.Series(known, dtype=pl.Boolean)
-    if any(isinstance(value, str | bool) for value in present):
-        texts = [None if value is None else canonical_text(value) for value in known]
-        return pl.Series(texts, dtype=pl.String)
-    if all(isinstance(value, int | float) for value in present):
-        is_whole = all(isinstance(value, int) and abs(value) < 2**63 for value in present)
-        return pl.Series(known, dtype=pl.Int64 if is_whole else pl.Float64, strict=False)
+    if all(_is_number(value) for value in present):
+        is_whole = all(_is_64_bit_integer(value) for value in present)
+        kind = pl.Int64 if is_whole else pl.Float64
+        return pl.Series(known, dtype=kind, strict=False)
     texts = [None if value is None else canonical_text(value) for value in known]
     return pl.Series(texts, dtype=pl.String)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_64_bit_integer(value: Any) -> bool:
+    return isinstance(value, int) and abs(value) < 2**63
 
 
 def _plain_value(value: Any, where: str) -> Any:

@@ -78,10 +78,15 @@ class EncodedTable:
         if not isinstance(key, bytes) or len(key) < _SHORTEST_KEY:
             raise DpvdError(f"the key of a checksum must be {_SHORTEST_KEY} bytes or more")
         digest = hmac.new(key, digestmod=hashlib.sha256)
-        for array in (self.x, self.y, *([] if self.unit is None else [self.unit])):
-            digest.update(f"{array.dtype} {array.shape};".encode())
+        arrays = [self.x, self.y]
+        if self.unit is not None:
+            arrays.append(self.unit)
+        for array in arrays:
+            header = f"{array.dtype} {array.shape};"
+            digest.update(header.encode())
             for start in range(0, len(array), _ROWS_AT_A_TIME):
-                digest.update(np.ascontiguousarray(array[start : start + _ROWS_AT_A_TIME]).data)
+                rows = array[start : start + _ROWS_AT_A_TIME]
+                digest.update(np.ascontiguousarray(rows).data)
         return digest.hexdigest()
 
 

@@ -55,7 +55,9 @@ def unit_hashes(
 
 def share_of(hashes: np.ndarray) -> np.ndarray:
     """Return a number in [0, 1) for each hash, spread evenly; equal hashes have equal ones."""
-    return (_mixed(hashes + _STEP) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    words = _mixed(hashes + _STEP)
+    high_bits = words >> np.uint64(11)  # 53 of them: what a double holds
+    return high_bits.astype(np.float64) * 2.0**-53
 
 
 def chosen_rows(hashes: np.ndarray, most: int | None) -> np.ndarray:
@@ -76,9 +78,11 @@ def chosen_rows(hashes: np.ndarray, most: int | None) -> np.ndarray:
         return order
     grouped = hashes[order]
     place = _place_within(grouped)
-    draws = _mixed(grouped + (place.astype(np.uint64) + np.uint64(2)) * _STEP)
+    numbers = place.astype(np.uint64) + np.uint64(2)
+    draws = _mixed(grouped + numbers * _STEP)
     by_draw = np.lexsort((draws, grouped))
-    kept = np.sort(by_draw[_place_within(grouped[by_draw]) < most])
+    rank = _place_within(grouped[by_draw])
+    kept = np.sort(by_draw[rank < most])
     return order[kept]
 
 
@@ -86,20 +90,27 @@ def unit_numbers(grouped: np.ndarray) -> np.ndarray:
     """Return 0, 0, 1, 2, 2, ... for hashes of which equal ones stand together; int64."""
     if len(grouped) == 0:
         return np.zeros(0, dtype=np.int64)
-    return np.concatenate([[0], np.cumsum(grouped[1:] != grouped[:-1])]).astype(np.int64)
+    begins_another = grouped[1:] != grouped[:-1]
+    numbers = np.append(0, np.cumsum(begins_another))
+    return numbers.astype(np.int64)
 
 
 def _place_within(grouped: np.ndarray) -> np.ndarray:
     """Return 0, 1, 2, ... within each run of equal hashes."""
-    begins = np.concatenate([[True], grouped[1:] != grouped[:-1]])[: len(grouped)]
+    rows = len(grouped)
+    differs = grouped[1:] != grouped[:-1]
+    begins = np.append(True, differs)[:rows]
     starts = np.flatnonzero(begins)
-    lengths = np.diff(np.append(starts, len(grouped)))
-    return np.arange(len(grouped)) - np.repeat(starts, lengths)
+    boundaries = np.append(starts, rows)
+    lengths = np.diff(boundaries)
+    return np.arange(rows) - np.repeat(starts, lengths)
 
 
 def _mixed(words: np.ndarray) -> np.ndarray:
     """The output function of SplitMix64: 64 bits to 64 bits, one to one."""
-    mixed: np.ndarray = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: np.ndarray = words ^ (words >> np.uint64(30))
+    mixed *= np.uint64(0xBF58476D1CE4E5B9)
+    mixed ^= mixed >> np.uint64(27)
+    mixed *= np.uint64(0x94D049BB133111EB)
     mixed ^= mixed >> np.uint64(31)
     return mixed

@@ -161,10 +161,15 @@ def _slowest_decay(tried: Sequence[Trial], held_out: float) -> Trial:
     """
     best = max(trial.accuracy for trial in tried)
     error = math.sqrt(best * (1 - best) / held_out)
-    near = [trial for trial in tried if trial.accuracy >= best - error]
+    least = best - error
+    near = [trial for trial in tried if trial.accuracy >= least]
     slowest = min(trial.gamma for trial in near)
     slow = [trial for trial in near if trial.gamma == slowest]
-    return max(slow, key=lambda trial: (trial.accuracy, -trial.learning_rate))
+
+    def accuracy_first(trial: Trial) -> tuple[float, float]:
+        return trial.accuracy, -trial.learning_rate
+
+    return max(slow, key=accuracy_first)
 
 
 def _searched(cell: TuningCell) -> ExperimentProtocol:

@@ -280,10 +280,12 @@ def _release_small(
 
 def _flat(tensors: list[Tensor]) -> Tensor:
     """All entries, one after the other, on the CPU; the memory of a single tensor that lies so."""
-    first, *others = (tensor.detach() for tensor in tensors)
-    if not others and first.device.type == "cpu" and first.is_contiguous():
-        return first.view(-1)
-    return torch.cat([tensor.reshape(-1).cpu() for tensor in (first, *others)])
+    if len(tensors) == 1:
+        only = tensors[0].detach()
+        if only.device.type == "cpu" and only.is_contiguous():
+            return only.view(-1)
+    entries = [tensor.detach().reshape(-1).cpu() for tensor in tensors]
+    return torch.cat(entries)
 
 
 def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:

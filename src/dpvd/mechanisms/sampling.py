@@ -13,7 +13,12 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError, positive_int
 from dpvd.mechanisms.bits import BitSource, random_words
-from dpvd.privacy import fixed_size_event, poisson_event
+from dpvd.privacy import (
+    fixed_size_event,
+    fixed_size_in_words,
+    poisson_event,
+    poisson_in_words,
+)
 
 __all__ = ["FixedSizeSampler", "PoissonSampler", "Sampler"]
 
@@ -55,7 +60,9 @@ class PoissonSampler:
             return torch.arange(examples, device="cpu")
         # Exact: a power of two scales without rounding.
         threshold = np.uint64(int(self.sampling_prob * 2.0**64))
-        return torch.from_numpy(np.flatnonzero(random_words(examples, bits) < threshold))
+        words = random_words(examples, bits)
+        drawn = np.flatnonzero(words < threshold)
+        return torch.from_numpy(drawn)
 
     def bytes_per_draw(self, examples: int) -> int:
         """Return how many random bytes a draw takes."""
@@ -68,12 +75,10 @@ class PoissonSampler:
     def describe(self) -> str:
         """Say in a few words how examples are chosen.
 
-        >>> PoissonSampler(0.25).describe()
-        'Poisson sampling with probability 0.25'
+        >>> PoissonSampler(1.0).describe()
+        'all examples in every step'
         """
-        if self.sampling_prob == 1:
-            return "all examples in every step"
-        return f"Poisson sampling with probability {self.sampling_prob:.6g}"
+        return poisson_in_words(self.sampling_prob)
 
     def expected_batch(self, examples: int) -> float:
         """Return the mean number of examples in a step: what a noisy sum is divided by."""
@@ -143,7 +148,7 @@ class FixedSizeSampler:
         >>> FixedSizeSampler(64, 1437).describe()
         'fixed-size sampling of 64 of 1437 without replacement'
         """
-        return f"fixed-size sampling of {self.batch_size} of {self.examples} without replacement"
+        return fixed_size_in_words(self.batch_size, self.examples)
 
     def expected_batch(self, examples: int) -> float:
         """Return the number of examples in a step: what a noisy sum is divided by."""

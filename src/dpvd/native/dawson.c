@@ -1,6 +1,6 @@
 /* out += outer * D(inner * x), D the Dawson function: the slope of the divergence from the log-uniform prior.
 
-   As in normals.c, only operations that IEEE 754 rounds in one way, in a fixed order: the NumPy version in dawson.py
+   As in normals.c, only operations that IEEE 754 rounds in one way, in a fixed order: the NumPy version in reference.py
    gives the same bits. tools/dawson_rational.py derives the coefficients. */
 
 #include "kernels.h"

@@ -1,5 +1,5 @@
 /* The Python face of the extension: buffers in, buffers filled, the interpreter free meanwhile. Sizes are checked here;
-   dtypes, and which arguments make sense, in draws.py. */
+   dtypes, and which arguments make sense, in draws.py and kernels.py. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000

@@ -1,9 +1,10 @@
 """The definition of what the compiled kernels compute, and what runs without them.
 
 NumPy makes the draws, OpenSSL the key stream. In float32 only operations that IEEE 754 rounds in
-one way are used, in a fixed order, so `normals.c` gives the same values bit for bit, on every
-processor. The polynomials are derived by ``tools/noise_polynomials.py``. In float64, for noise that
-protects data, the machine's own functions are used, and `release.c` has others: last bits differ.
+one way are used, in a fixed order, so the kernels give the same values bit for bit, on every
+processor. ``tools/noise_polynomials.py`` and ``tools/dawson_rational.py`` derive the polynomials.
+In float64, for noise that protects data, the machine's own functions are used, and `release.c` has
+others: last bits differ.
 """
 
 import math
@@ -20,9 +21,10 @@ __all__ = [
     "BYTES_PER_PAIR",
     "EXACT_BYTES_PER_PAIR",
     "EXACT_PAIRS",
+    "dawson",
     "exact_normals",
     "normals",
-    "polynomial",
+    "row_squares",
     "write_key_stream",
 ]
 
@@ -49,6 +51,32 @@ _LOG = (
 )
 _SIN = (-0.000195172994, 0.008332178, -0.166666552)
 _COS = (2.44384519e-05, -0.00138873677, 0.0416666456)
+# The Dawson function is D(x) ≈ x P(x²) / Q(x²); highest power first.
+# The common factor 2^-40 keeps both finite.
+_DAWSON_NUMERATOR = (
+    9.831774e-19,
+    2.8292458e-18,
+    9.453785e-17,
+    7.27154e-16,
+    5.520538e-15,
+    3.85613e-14,
+    7.677518e-14,
+    9.0949465e-13,
+)
+_DAWSON_DENOMINATOR = (
+    1.966355e-18,
+    4.674986e-18,
+    1.8534829e-16,
+    1.3461277e-15,
+    1.0604392e-14,
+    6.020649e-14,
+    2.5145746e-13,
+    6.831017e-13,
+    9.094947e-13,
+)
+_DAWSON_FAR = 4e6  # of x²: from here on D(x) is 1/(2x) to 2e-7
+_LANES = 16  # sums of a row, as in squares.c
+_CHUNK = 65_536  # entries at a time: their temporaries fit the cache
 # -ln u of the largest u below 1; for the last word the rounded value would be 0.
 _LEAST_ENERGY = 2.0**-54
 
@@ -122,6 +150,37 @@ def exact_normals(raw: npt.NDArray[np.uint8], out: _Doubles) -> None:
     _fill_blocks(out, words, EXACT_PAIRS, 2, _double)
 
 
+def dawson(x: _Floats) -> _Floats:
+    """D(x) = e^(-x²) ∫₀ˣ e^(s²) ds in float32: what dawson.c computes, operation by operation."""
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):  # in what is not selected
+        z = x * x
+        far = z > np.float32(_DAWSON_FAR)
+        numerator = np.where(far, np.float32(0.5), _polynomial(_DAWSON_NUMERATOR, z))
+        denominator = np.where(far, x, _polynomial(_DAWSON_DENOMINATOR, z))
+        factor = np.where(far, np.float32(1), x)
+        ratio = numerator / denominator
+        return factor * ratio
+
+
+def row_squares(x: _Single, scale: _Single | None) -> _Single:
+    """Σ_j (s_j x_ij)² for every row: what squares.c computes, addition by addition."""
+    rows, columns = x.shape
+    out = np.empty(rows, np.float32)
+    step = max(1, _CHUNK // max(1, columns))
+    missing = -columns % _LANES
+    with np.errstate(over="ignore", invalid="ignore"):
+        for begin in range(0, rows, step):
+            chunk = x[begin : begin + step]
+            scaled = chunk if scale is None else chunk * scale
+            exact = scaled.astype(np.float64)
+            squares = np.pad(exact * exact, ((0, 0), (0, missing)))
+            by_lane = squares.reshape(len(chunk), -1, _LANES)
+            sums = by_lane.sum(axis=1)  # [rows, lanes]
+            totals = np.add.accumulate(sums, axis=1)  # one lane after the other, as in C
+            out[begin : begin + step] = totals[:, -1]
+    return out
+
+
 def _fill_blocks(out: _Floats, words: _Words, pairs: int, planes: int, make: _Transform) -> None:
     """Overwrite ``out`` block by block: all whole blocks at once, then what is left.
 
@@ -186,10 +245,10 @@ def _single(words: _Words) -> _Floats:
     x = odd.astype(np.float32) * np.float32(_ANGLE_UNIT)
     z = x * x
     cube = x * z
-    sine = x + cube * polynomial(_SIN, z)
+    sine = x + cube * _polynomial(_SIN, z)
     parabola = np.float32(1) - np.float32(0.5) * z
     fourth_power = z * z
-    cosine = parabola + fourth_power * polynomial(_COS, z)
+    cosine = parabola + fourth_power * _polynomial(_COS, z)
     radius = _radius(high, low)
     return _turned(radius, cosine, sine, quarter)
 
@@ -226,17 +285,17 @@ def _radius(high: _Words, low: _Words) -> _Single:
     halvings = 1023 + 63 - exponent.view(np.int64)
     log_power = halvings.astype(np.float32) * np.float32(_LN_2)
     square = t * t
-    log_mantissa = t + square * polynomial(_LOG, t)
+    log_mantissa = t + square * _polynomial(_LOG, t)
     energy = log_power - log_mantissa
     energy = np.maximum(energy, np.float32(_LEAST_ENERGY))
     radius: _Single = np.sqrt(energy + energy)
     return radius
 
 
-def polynomial(coefficients: tuple[float, ...], x: _Floats) -> _Floats:
+def _polynomial(coefficients: tuple[float, ...], x: _Floats) -> _Floats:
     """Evaluate a polynomial by Horner's rule, highest power first, rounding each step.
 
-    >>> polynomial((2.0, 0.0, 1.0), np.array([3.0], np.float32))
+    >>> _polynomial((2.0, 0.0, 1.0), np.array([3.0], np.float32))
     array([19.], dtype=float32)
     """
     value = np.full_like(x, coefficients[0])

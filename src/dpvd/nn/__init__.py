@@ -17,7 +17,6 @@ from dpvd.nn.convert import Conversion, variational
 from dpvd.nn.counterparts import LayerName
 from dpvd.nn.dropout import BinaryDropoutLinear, GaussianDropoutLinear
 from dpvd.nn.embedding import AdditiveEmbedding
-from dpvd.nn.functional import VARIANCE_FLOOR, gaussian_sample, noise_std
 from dpvd.nn.kl_term.gradient import KLGradient, kl_gradients
 from dpvd.nn.kl_term.priors import ARD, Approximation, Gaussian, LogUniform, Prior, prior_from
 from dpvd.nn.layer import Rates, VariationalLayer
@@ -32,7 +31,17 @@ from dpvd.nn.model import (
     sparsity,
     tied_layers,
 )
-from dpvd.nn.noise import NoiseTape, draw, is_sampling, noise_from, sampling, tape_from
+from dpvd.nn.noise import (
+    VARIANCE_FLOOR,
+    NoiseTape,
+    draw,
+    gaussian_sample,
+    is_sampling,
+    noise_from,
+    noise_std,
+    sampling,
+    tape_from,
+)
 from dpvd.nn.noise_families import AdditiveNoise
 from dpvd.nn.pruning.compress import Compression, LayerSize, compress
 from dpvd.nn.pruning.export import SparseState, sparse_state

@@ -1,16 +1,18 @@
-"""Where layers get their randomness.
+"""Where layers get their randomness, and how it is put on their outputs.
 
 Every layer asks :func:`draw` for noise; who answers is decided by the caller of the model, with a
 context manager: torch's global generator (the default), a given generator, or a tape that replays
 recorded noise. A layer call draws exactly once when it samples and not at all otherwise, and every
 draw has the batch as its first dimension: one example's noise is one row.
+
+Local reparameterisation (:func:`add_noise_`) puts it on the outputs instead of on the weights.
 """
 
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -19,17 +21,25 @@ from dpvd.errors import DpvdError
 from dpvd.native import draw_from_key
 
 __all__ = [
+    "VARIANCE_FLOOR",
     "Distribution",
     "NoiseTape",
+    "add_noise_",
     "draw",
+    "gaussian_sample",
+    "inside_transform",
     "is_sampling",
     "noise_from",
+    "noise_std",
     "sampling",
     "tape_from",
 ]
 
 Distribution: TypeAlias = Literal["normal", "uniform"]
 """``normal`` is N(0, 1); ``uniform`` is U[0, 1), from which dropout masks are made."""
+
+VARIANCE_FLOOR = 1e-20
+"""Variances up to this are no noise at all. Its root, 1e-10, is below the resolution of float32."""
 
 _LARGE = 1 << 14  # normals: from here on a key stream, its key from the generator, is faster
 
@@ -97,6 +107,94 @@ def is_sampling(module: nn.Module) -> bool:
     """Whether a layer is to add noise now."""
     forced = _sampling.get()
     return module.training if forced is None else forced
+
+
+def noise_std(var: Tensor) -> Tensor:
+    """The standard deviation √var, whose gradient is finite everywhere.
+
+    Guarantees: where var ≤ ``VARIANCE_FLOOR`` the result is exactly 0 and so is its gradient (that
+    of √var is infinite at 0); elsewhere both are those of √var.
+
+    Args:
+        var: variances, at least 0, of any shape.
+
+    >>> import torch
+    >>> var = torch.tensor([0.0, 4.0], requires_grad=True)
+    >>> std = noise_std(var)
+    >>> std.sum().backward()
+    >>> std.tolist(), var.grad.tolist()
+    ([0.0, 2.0], [0.0, 0.25])
+    """
+    root = var.clamp_min(VARIANCE_FLOOR).sqrt()
+    return root.masked_fill(var <= VARIANCE_FLOOR, 0.0)
+
+
+def gaussian_sample(mean: Tensor, var: Tensor) -> Tensor:
+    """Sample N(mean, var) as mean + √var·ε, ε drawn independently for every entry of ``mean``.
+
+    Guarantees: one draw, of the shape of ``mean``, with √var as its auxiliary tensor; where var = 0
+    the result equals ``mean`` bit for bit.
+
+    Args:
+        mean: [B, ...], the batch first.
+        var: at least 0, of a shape that broadcasts to that of ``mean``.
+
+    References: Kingma, Salimans and Welling (arXiv:1506.02557v2), the local
+    reparameterisation trick.
+    """
+    sample = mean.clone()
+    return add_noise_(sample, var)
+
+
+def add_noise_(mean: Tensor, var: Tensor) -> Tensor:
+    """:func:`gaussian_sample`, written over ``mean``.
+
+    Outputs are large, and nobody else has seen a layer's own yet.
+
+    Guarantees: the values and gradients of mean + noise_std(var)·ε; differentiable once outside of
+    transforms.
+    """
+    if inside_transform():
+        std = noise_std(var)
+        noise = draw(mean.shape, mean, aux=std)
+        return torch.addcmul(mean, std, noise)
+    std = torch.threshold(var.detach(), VARIANCE_FLOOR, 0.0)
+    std = std.sqrt_()
+    noise = draw(mean.shape, mean, aux=std)
+    differentiable = torch.is_grad_enabled() and var.requires_grad
+    if not differentiable:
+        return mean.addcmul_(std, noise)
+    result: Tensor = _AddNoise.apply(mean, var, std, noise)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _AddNoise(torch.autograd.Function):
+    """mean + std·noise with std = √var, in as few passes over the outputs as torch allows.
+
+    Autograd through :func:`noise_std` takes more than twice the time, most of it for masks and
+    copies.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, var: Tensor, std: Tensor, noise: Tensor) -> Tensor:
+        ctx.save_for_backward(std, noise)
+        if mean._is_view():
+            # Undoing a write over a part of a tensor costs autograd several copies.
+            return torch.addcmul(mean, std, noise)
+        ctx.mark_dirty(mean)
+        return mean.addcmul_(std, noise)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
+        std, noise = ctx.saved_tensors
+        # ∂/∂var = noise / (2√var); where there is no variance, dividing by infinity gives the 0
+        # that it has to be.
+        divisor = torch.threshold(std, 0.0, math.inf).mul_(2)
+        of_std = (grad * noise).sum_to_size(std.shape)
+        of_var = of_std.div_(divisor)
+        of_mean = grad if ctx.needs_input_grad[0] else None
+        return of_mean, of_var, None, None
 
 
 class NoiseTape:

@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice, non_negative
-from dpvd.nn.functional import add_noise_
 from dpvd.nn.kl_term.priors import LogUniform, Prior, log_square, prior_from
 from dpvd.nn.layer import Rates, VariationalLayer
-from dpvd.nn.noise import draw, inside_transform, is_sampling
+from dpvd.nn.noise import add_noise_, draw, inside_transform, is_sampling
 
 __all__ = ["AdditiveNoise", "MultiplicativeKind", "MultiplicativeNoise"]
 

@@ -12,7 +12,14 @@ from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
 from dpvd.privacy.ledger import Ledger, fingerprint
-from dpvd.privacy.schedule import sampled_event, sampling_rate, steps_in
+from dpvd.privacy.schedule import (
+    fixed_size_in_words,
+    poisson_in_words,
+    sampled_event,
+    sampling_in_words,
+    sampling_rate,
+    steps_in,
+)
 
 __all__ = [
     "AccountantName",
@@ -26,14 +33,17 @@ __all__ = [
     "epsilon_curve",
     "fingerprint",
     "fixed_size_event",
+    "fixed_size_in_words",
     "gaussian_dp",
     "group_epsilon",
     "group_event",
     "interpret",
     "noise_multiplier_for",
     "poisson_event",
+    "poisson_in_words",
     "round_up",
     "sampled_event",
+    "sampling_in_words",
     "sampling_rate",
     "steps_for",
     "steps_in",

@@ -36,7 +36,8 @@ def group_epsilon(event: DpEvent, delta: float, rows: int, *, relation: Relation
     found = [_chained(event, delta, rows, relation)]
     sampled = any(step.sampling is SamplingKind.FIXED_SIZE for step in count_steps(event))
     if Relation.parse(relation) is Relation.ADD_OR_REMOVE and not sampled:
-        found.append(epsilon(group_event(event, rows, relation=relation), delta, relation=relation))
+        together = group_event(event, rows, relation=relation)
+        found.append(epsilon(together, delta, relation=relation))
     return min(found)
 
 
@@ -60,7 +61,9 @@ def _log_sum(one: float, rows: int) -> float:
     if one * rows < 1e-6:
         return math.log(rows) + one * rows
     # (e^{kε} - 1) / (e^ε - 1), without overflow
-    return (rows - 1) * one + math.log(-math.expm1(-rows * one) / -math.expm1(-one))
+    numerator = -math.expm1(-rows * one)
+    denominator = -math.expm1(-one)
+    return (rows - 1) * one + math.log(numerator / denominator)
 
 
 def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEvent:
@@ -90,19 +93,19 @@ def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEve
     """
     positive_int(rows=rows)
     steps = count_steps(event)
-    if Relation.parse(relation) is not Relation.ADD_OR_REMOVE or any(
-        step.sampling is SamplingKind.FIXED_SIZE for step in steps
-    ):
+    one_way = Relation.parse(relation) is Relation.ADD_OR_REMOVE
+    fixed_size = any(step.sampling is SamplingKind.FIXED_SIZE for step in steps)
+    if not one_way or fixed_size:
         raise DpvdError(
             "the cost of a group is known for the add-or-remove relation and Poisson sampling"
             " only; account for the group as one unit instead"
         )
-    return ComposedDpEvent(
-        [
-            poisson_event(step.noise_multiplier / rows, _any_of(rows, step.sampling_prob), count)
-            for step, count in steps.items()
-        ]
-    )
+    events = []
+    for step, count in steps.items():
+        noise = step.noise_multiplier / rows
+        sampling_prob = _any_of(rows, step.sampling_prob)
+        events.append(poisson_event(noise, sampling_prob, count))
+    return ComposedDpEvent(events)
 
 
 def _any_of(rows: int, sampling_prob: float) -> float:

@@ -71,11 +71,13 @@ class PrivacyCurve:
         0.11
         """
         in_unit_interval(false_positive_rate=false_positive_rate)
-        direct = (
-            np.exp(np.minimum(self.epsilons, _LARGEST_EPSILON)) * false_positive_rate + self.deltas
-        )
-        mirrored = 1 - np.exp(-self.epsilons) * (1 - false_positive_rate - self.deltas)
-        return min(1.0, float(direct.min()), float(mirrored.min()))
+        factors = np.exp(np.minimum(self.epsilons, _LARGEST_EPSILON))
+        direct = factors * false_positive_rate + self.deltas
+        inverse = np.exp(-self.epsilons)
+        mirrored = 1 - inverse * (1 - false_positive_rate - self.deltas)
+        lowest_direct = float(direct.min())
+        lowest_mirrored = float(mirrored.min())
+        return min(1.0, lowest_direct, lowest_mirrored)
 
     def correct_guesses(self) -> float:
         """Return how often a guess at even odds can be right.
@@ -86,7 +88,9 @@ class PrivacyCurve:
         References: Kairouz, Oh and Viswanath, arXiv 1311.0776v4, section 2.
         """
         inverse = np.exp(-self.epsilons)
-        return min(1.0, float(((1 + self.deltas * inverse) / (1 + inverse)).min()))
+        right = (1 + self.deltas * inverse) / (1 + inverse)
+        lowest = float(right.min())
+        return min(1.0, lowest)
 
     def loss_bound(self, failure: float) -> float:
         """Return the privacy loss that is exceeded with probability at most ``failure``.
@@ -109,7 +113,8 @@ class PrivacyCurve:
         small = self.deltas < failure
         if not small.any():
             return math.inf
-        losses = self.epsilons[small] - np.log1p(-self.deltas[small] / failure)
+        shares = self.deltas[small] / failure
+        losses = self.epsilons[small] - np.log1p(-shares)
         return float(losses.min())
 
     def posterior(self, prior: float, failure: float) -> float:
@@ -123,7 +128,9 @@ class PrivacyCurve:
         """
         in_unit_interval(prior=prior)
         loss = self.loss_bound(failure)
-        return 1 / (1 + (1 - prior) / prior * math.exp(-loss))
+        odds_against = (1 - prior) / prior
+        odds_left = odds_against * math.exp(-loss)
+        return 1 / (1 + odds_left)
 
 
 @dataclass(frozen=True)
@@ -182,7 +189,10 @@ class Interpretation:
 
 
 def _with_keys(table: Mapping[Any, float], convert: Callable[[Any], Any]) -> dict[Any, float]:
-    return {convert(key): float(value) for key, value in table.items()}
+    converted = {}
+    for key, value in table.items():
+        converted[convert(key)] = float(value)
+    return converted
 
 
 def interpret(
@@ -251,16 +261,18 @@ def privacy_curve(
     largest = _largest_delta(spent, lowest)
     if largest <= lowest:
         return PrivacyCurve(np.zeros(1), np.array([largest]))
-    mu = 2 * float(ndtri((1 + min(largest, _NEAREST_TO_ONE)) / 2))
+    below_one = min(largest, _NEAREST_TO_ONE)
+    mu = 2 * float(ndtri((1 + below_one) / 2))
     # δ of μ-GDP is below Φ(μ/2 - ε/μ), which is at most ``lowest`` at the last of these.
-    deviations = np.linspace(0.0, mu / 2 - float(ndtri(lowest)), _POINTS + 1)[1:]
-    deltas = np.exp(gaussian_log_delta(1 / mu, mu * deviations))
-    kept = np.concatenate([deltas[(deltas > lowest) & (deltas < largest)], [lowest]])
+    furthest = mu / 2 - float(ndtri(lowest))
+    deviations = np.linspace(0.0, furthest, _POINTS + 1)[1:]
+    log_deltas = gaussian_log_delta(1 / mu, mu * deviations)
+    deltas = np.exp(log_deltas)
+    between = deltas[(deltas > lowest) & (deltas < largest)]
+    kept = np.append(between, lowest)
     epsilons = np.array([spent(float(delta)) for delta in kept])
-    return PrivacyCurve(
-        np.concatenate([[0.0], np.maximum.accumulate(epsilons)]),
-        np.concatenate([[largest], kept]),
-    )
+    rising = np.maximum.accumulate(epsilons)
+    return PrivacyCurve(np.append(0.0, rising), np.append(largest, kept))
 
 
 def _largest_delta(spent: Callable[[float], float], lowest: float) -> float:
@@ -340,13 +352,27 @@ def _covers(mu: float, curve: PrivacyCurve) -> bool:
     ends = np.exp(curve.epsilons)
     widths = np.diff(ends)
     wide = widths > 0
-    slopes = -np.diff(curve.deltas)[wide] / widths[wide]
-    touch = -mu * (ndtri(np.clip(slopes, 1e-300, 1.0)) + mu / 2)
-    epsilons = np.clip(touch, curve.epsilons[:-1][wide], curve.epsilons[1:][wide])
-    lines = curve.deltas[:-1][wide] - slopes * (np.exp(epsilons) - ends[:-1][wide])
-    reached = np.exp(gaussian_log_delta(1 / mu, epsilons)) * (1 - _MARGIN)
-    at_zero = float(np.exp(gaussian_log_delta(1 / mu, 0.0))) * (1 - _MARGIN)
+    # Of every line that has a width: where it starts, and its slope.
+    left = curve.epsilons[:-1][wide]
+    right = curve.epsilons[1:][wide]
+    start = ends[:-1][wide]
+    height = curve.deltas[:-1][wide]
+    falls = -np.diff(curve.deltas)[wide]
+    slopes = falls / widths[wide]
+    in_range = np.clip(slopes, 1e-300, 1.0)
+    touch = -mu * (ndtri(in_range) + mu / 2)
+    epsilons = np.clip(touch, left, right)
+    lines = height - slopes * (np.exp(epsilons) - start)
+    reached = _delta_of(mu, epsilons) * (1 - _MARGIN)
+    at_zero = float(_delta_of(mu, 0.0)) * (1 - _MARGIN)
     return bool((reached >= lines).all()) and at_zero >= curve.deltas[0]
+
+
+def _delta_of(mu: float, epsilon: Array | float) -> Array:
+    """Return δ of μ-GDP at these ε."""
+    log_delta = gaussian_log_delta(1 / mu, epsilon)
+    delta: Array = np.exp(log_delta)
+    return delta
 
 
 def _mu_without_sampling(event: DpEvent) -> float:
@@ -354,4 +380,5 @@ def _mu_without_sampling(event: DpEvent) -> float:
     steps = count_steps(event)
     if any(step.noise_multiplier == 0 for step in steps):
         return math.inf
-    return math.sqrt(sum(count / step.noise_multiplier**2 for step, count in steps.items()))
+    precisions = [count / step.noise_multiplier**2 for step, count in steps.items()]
+    return math.sqrt(sum(precisions))

@@ -281,7 +281,8 @@ def _suffix_sums(probs: Array, decay: float) -> Array:
 
 def _log_mgf(parts: Sequence[tuple[LossGrid, int]], tilt: float) -> float:
     """Return the logarithm of E[e^{tilt x}], x the composed loss."""
-    return sum(count * _log_sum(part.log_tilted(tilt)) for part, count in parts)
+    log_moments = [count * _log_sum(part.log_tilted(tilt)) for part, count in parts]
+    return sum(log_moments)
 
 
 def _spread(parts: Sequence[tuple[LossGrid, int]], tilt: float) -> float:
@@ -294,7 +295,8 @@ def _variance(part: LossGrid, tilt: float) -> float:
     """Return the variance of one step's tilted loss."""
     probs = _tilted(part, tilt)
     mean = float(probs @ part.losses)
-    squares = (part.losses - mean) ** 2
+    deviations = part.losses - mean
+    squares = deviations**2
     return float(probs @ squares)
 
 

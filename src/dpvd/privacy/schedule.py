@@ -8,7 +8,15 @@ from dpvd.errors import DpvdError, positive, positive_int
 from dpvd.privacy.enums import SamplingKind
 from dpvd.privacy.events import fixed_size_event, poisson_event
 
-__all__ = ["MOST_STEPS", "sampled_event", "sampling_rate", "steps_in"]
+__all__ = [
+    "MOST_STEPS",
+    "fixed_size_in_words",
+    "poisson_in_words",
+    "sampled_event",
+    "sampling_in_words",
+    "sampling_rate",
+    "steps_in",
+]
 
 MOST_STEPS = 10**8
 """More steps are refused: nobody takes them, and accounts are tested up to here."""
@@ -32,6 +40,33 @@ def sampled_event(
     if sampling is SamplingKind.POISSON:
         return poisson_event(noise_multiplier, rate, steps)
     return fixed_size_event(noise_multiplier, batch_size, examples, steps)
+
+
+def sampling_in_words(sampling: SamplingKind, *, batch_size: int, examples: int) -> str:
+    """Say how examples are chosen, in the words of a plan's sampler and its statement."""
+    if sampling is SamplingKind.POISSON:
+        return poisson_in_words(sampling_rate(batch_size, examples))
+    return fixed_size_in_words(batch_size, examples)
+
+
+def poisson_in_words(sampling_prob: float) -> str:
+    """Say that each example is drawn with this probability.
+
+    >>> poisson_in_words(0.25)
+    'Poisson sampling with probability 0.25'
+    """
+    if sampling_prob == 1:
+        return "all examples in every step"
+    return f"Poisson sampling with probability {sampling_prob:.6g}"
+
+
+def fixed_size_in_words(batch_size: int, examples: int) -> str:
+    """Say that a subset of this size is drawn.
+
+    >>> fixed_size_in_words(64, 1437)
+    'fixed-size sampling of 64 of 1437 without replacement'
+    """
+    return f"fixed-size sampling of {batch_size} of {examples} without replacement"
 
 
 def sampling_rate(batch_size: int, examples: int) -> float:

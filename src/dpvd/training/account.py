@@ -357,10 +357,13 @@ def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
     by_object = [seen for entry in entries for seen in entry["seen"].values()]
     charged = sum(entry["charged"] for entry in entries)
     drawn = sum(seen["drawn"] for seen in by_object)
-    every = "every batch drawn by the plan's sampler"
-    some = f"{drawn} of {charged} steps on batches drawn by the plan's sampler"
-    batches = [every if drawn == charged else some] if drawn else []
-    return _distinct([*batches, *(seen["isolation"] for seen in by_object if seen["isolation"])])
+    said: list[str] = []
+    if drawn and drawn == charged:
+        said.append("every batch drawn by the plan's sampler")
+    elif drawn:
+        said.append(f"{drawn} of {charged} steps on batches drawn by the plan's sampler")
+    said += [seen["isolation"] for seen in by_object if seen["isolation"]]
+    return _distinct(said)
 
 
 def _distinct(words: Iterable[str]) -> tuple[str, ...]:

@@ -253,7 +253,13 @@ class _Run:
         next_point = min(point for point in budget if point >= position)
         last_entry = self.history[-1] if self.history else {}
         metrics = {name: value for name, value in last_entry.items() if name not in POSITION}
-        return Progress(position, self.plan.steps, self._epoch(), budget[next_point], metrics)
+        return Progress(
+            step=position,
+            steps=self.plan.steps,
+            epoch=self._epoch(),
+            epsilon=budget[next_point],
+            metrics=metrics,
+        )
 
     def _epoch(self) -> float:
         examples_seen = self.step.position * self.plan.batch_size

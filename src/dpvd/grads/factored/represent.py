@@ -127,15 +127,18 @@ class RankOne:
         lefts = [products.squares(term.left) for term in self.terms]  # [B] each
         rights = [products.squares(term.right) for term in self.terms]
         unscaled = list(map(torch.mul, lefts, rights))
-        if len(self.terms) == 1 and self.terms[0].scale is None:
+        first_term = self.terms[0]
+        if len(self.terms) == 1 and first_term.scale is None:
             return Norms(unscaled[0], (*lefts, *rights))
         sizes = (*lefts, *rights, *unscaled)
         squares = [_inner(term, term) for term in self.terms]
         total = reduce(torch.add, squares)
         for first, second in combinations(self.terms, 2):
             total = total + 2 * _inner(first, second)
-        magnitude = reduce(torch.add, [square.sqrt() for square in squares]).square()
-        count = additions(self.terms[0].right.shape[1], SCALED_CHUNK)
+        lengths = [square.sqrt() for square in squares]
+        magnitude = reduce(torch.add, lengths).square()
+        width = first_term.right.shape[1]
+        count = additions(width, SCALED_CHUNK)
         return Norms(rounded_up(total, magnitude, count), sizes)
 
     def add_sum(self, weights: Tensor, out: Tensor) -> None:
@@ -214,17 +217,20 @@ class LookupRows:
     def norms(self, products: InnerProducts) -> Norms:
         """No sizes: nothing is multiplied, so nothing that matters can vanish."""
         count, positions = self.index.shape
-        example = torch.arange(count, device=self.index.device).unsqueeze(1)
+        values = self.values.flatten(0, 1)  # [B · T, d]
+        example = torch.arange(count, device=self.index.device)
+        pair = example.unsqueeze(1) * self.rows + self.index  # [B, T]: one number for both
         # Lookups of one row by one example are added up: seen [U] has each such pair once.
-        seen, position = torch.unique(example * self.rows + self.index, return_inverse=True)
-        per_row = self.values.new_zeros(len(seen), self.values.shape[2])  # [U, d]
-        per_row.index_add_(0, position.flatten(), self.values.flatten(0, 1))
+        seen, position = torch.unique(pair, return_inverse=True)
+        per_row = values.new_zeros(len(seen), values.shape[1])  # [U, d]
+        per_row.index_add_(0, position.flatten(), values)
         total = per_row.new_zeros(count)
         total.index_add_(0, seen // self.rows, row_squares(per_row))
         # Rows that are looked up more than once are added to what the sum holds already: large
         # values that cancel each other would take digits of it along.
-        squares = row_squares(self.values.flatten(0, 1)).view(count, positions)
-        magnitude = squares.sqrt().sum(1).square()
+        lengths = row_squares(values).sqrt()
+        per_example = lengths.view(count, positions)
+        magnitude = per_example.sum(1).square()
         return Norms(rounded_up(total, magnitude, positions), ())
 
     def add_sum(self, weights: Tensor, out: Tensor) -> None:

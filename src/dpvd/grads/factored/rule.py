@@ -221,9 +221,11 @@ class Lookup:
     def materialised(self) -> Tensor:
         """[B, rows, d]."""
         count, _, width = self.values.shape
-        first = torch.arange(count, device=self.index.device).unsqueeze(1) * self.rows
+        example = torch.arange(count, device=self.index.device)
+        first_row = example.unsqueeze(1) * self.rows  # [B, 1]: where an example's table begins
+        row = first_row + self.index  # [B, T]
         table = self.values.new_zeros(count * self.rows, width)
-        table.index_add_(0, (first + self.index).flatten(), self.values.flatten(0, 1))
+        table.index_add_(0, row.flatten(), self.values.flatten(0, 1))
         return table.view(count, self.rows, width)
 
     def divided_by(self, divisor: Tensor) -> "Lookup":

@@ -6,10 +6,9 @@ from torch.nn import functional as F
 
 from dpvd.errors import DpvdError, choice
 from dpvd.nn.attention.core import ROLES, Projection, attention, biases, matrices, own_keys
-from dpvd.nn.functional import noise_std
 from dpvd.nn.kl_term.priors import Prior
 from dpvd.nn.layer import Rates, VariationalLayer
-from dpvd.nn.noise import draw, is_sampling
+from dpvd.nn.noise import draw, is_sampling, noise_std
 from dpvd.nn.noise_families import AdditiveNoise, MultiplicativeKind, MultiplicativeNoise
 from dpvd.nn.sum_of_squares import sum_of_squares
 

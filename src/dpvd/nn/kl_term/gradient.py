@@ -18,11 +18,11 @@ from torch import Tensor, nn
 from dpvd.native import add_dawson
 from dpvd.nn.kl_term.priors import ARD, SQUARE_OFFSET, Gaussian, LogUniform, Prior
 from dpvd.nn.layer import VariationalLayer
-from dpvd.nn.model import variational_layers
 from dpvd.nn.noise_families import AdditiveNoise
 
 __all__ = ["KLGradient", "add_mean_gradient", "exact_gradients", "kl_gradients"]
 
+_EXACT_LOG_UNIFORM = LogUniform()
 _LEAST_SIGMA = 1e-15
 """A smaller σ has the gradient of this one: the ratio of a weight to it is finite in float32. For
 |mean| > 1e-12 that is 1/mean to rounding, as for every smaller σ."""
@@ -76,7 +76,7 @@ def add_mean_gradient(
 
     References: Hron, Matthews and Ghahramani (arXiv:1807.01969v1), for the log-uniform prior.
     """
-    if prior == LogUniform():
+    if prior == _EXACT_LOG_UNIFORM:
         sigma = max(sigma, _LEAST_SIGMA)
         inner = 1 / (math.sqrt(2) * sigma)
         outer = scale * math.sqrt(2) / sigma
@@ -219,7 +219,8 @@ def kl_gradients(model: nn.Module, weight: float = 1.0) -> dict[str, KLGradient]
     in_place: dict[str, _AddGradient] = {}
     exact: list[AdditiveNoise] = []
     others: list[VariationalLayer] = []
-    for _, layer in variational_layers(model):
+    layers = (module for module in model.modules() if isinstance(module, VariationalLayer))
+    for layer in layers:
         tied = _tied_gradients(layer, names)
         # Two gradients that are added in place to one parameter would see each other.
         if tied is not None and not tied.keys() & in_place.keys():
@@ -280,7 +281,7 @@ def _add_tied_gradient(layer: AdditiveNoise, name: str, total: Tensor, scale: fl
 
 def _has_exact_gradients(layer: VariationalLayer) -> TypeGuard[AdditiveNoise]:
     """Whether :func:`exact_gradients` has the gradient of a layer, and is the faster way to it."""
-    if not isinstance(layer, AdditiveNoise) or layer.prior != LogUniform():
+    if not isinstance(layer, AdditiveNoise) or layer.prior != _EXACT_LOG_UNIFORM:
         return False
     # Neither made up of several matrices nor parametrised: otherwise something else is trained.
     own = {**layer._parameters, **layer._buffers}

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from dpvd.nn.functional import noise_std
+from dpvd.nn.noise import noise_std
 from dpvd.nn.recurrent.cells import Cell, State
 
 __all__ = ["Noise", "before", "half_inverse", "scan", "variance_gradient"]

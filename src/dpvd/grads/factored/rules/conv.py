@@ -147,10 +147,14 @@ def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
     """The output gradient under a transposed convolution's kernel, at each input position."""
     sizes: list[int] = []
     for d in range(x.dim() - 1, 1, -1):  # F.pad begins with the last dimension
-        padding = layer.padding[d - 2]
-        covered = (x.shape[d] - 1) * layer.stride[d - 2] + _span(layer, d - 2)
-        sizes += [padding, covered - padding - grad.shape[d]]
-    return _patches(layer, F.pad(grad, sizes))
+        axis = d - 2  # of the kernel
+        before = layer.padding[axis]
+        way = (x.shape[d] - 1) * layer.stride[axis]
+        covered = way + _span(layer, axis)
+        after = covered - before - grad.shape[d]
+        sizes += [before, after]
+    padded = F.pad(grad, sizes)
+    return _patches(layer, padded)
 
 
 def _patches(layer: Any, x: Tensor) -> Tensor:

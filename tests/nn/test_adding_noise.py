@@ -8,7 +8,7 @@ from torch import Tensor
 
 import dpvd.nn as dn
 from dpvd.nn.conv import unfolded
-from dpvd.nn.functional import VARIANCE_FLOOR, add_noise_
+from dpvd.nn.noise import VARIANCE_FLOOR, add_noise_
 from tests.nn.cases import normal
 from tests.nn.convolutions import CASES
 
