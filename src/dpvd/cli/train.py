@@ -2,6 +2,7 @@
 
 import secrets
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -163,7 +164,7 @@ def train(
         _show(record, page)
 
 
-def _refuse_flags(flags: dict[str, object], what: str) -> None:
+def _refuse_flags(flags: Mapping[str, object], what: str) -> None:
     for flag, value in flags.items():
         if value is not None:
             raise DpvdError(f"{flag} can be given for {what} only")

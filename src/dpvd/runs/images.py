@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from dpvd.data import ArrayData, Dataset, load_arrays
 from dpvd.errors import DpvdError, in_unit_interval
@@ -49,22 +50,18 @@ def load_images(path: Path, *, test_fraction: float | None, key: bytes) -> OwnIm
     arrays = load_arrays(path)
     if not arrays.are_images:
         raise DpvdError(
-            f"{path}: x has shape {arrays.x.shape} of {arrays.x.dtype}, which are no images: numbers"
-            " need bounds that are known without the data; write them as columns of a table (CSV or"
-            " Parquet) with a schema"
+            f"{path}: x has shape {arrays.x.shape} of {arrays.x.dtype}, which are no images:"
+            " numbers need bounds that are known without the data; write them as columns of a"
+            " table (CSV or Parquet) with a schema"
         )
     if test_fraction is not None and arrays.x_test is not None:
         raise DpvdError(f"{path} holds x_test: leave out --test-fraction")
     train, test = _parts(arrays, test_fraction, key)
-    scaled = [
-        torch.from_numpy((x / np.float32(_LARGEST_PIXEL)).astype(np.float32))
-        for x, _ in (train, test)
-    ]
     dataset = Dataset(
         name=path.name,
-        train_x=scaled[0],
+        train_x=_scaled(train[0]),
         train_y=torch.from_numpy(train[1]),
-        test_x=scaled[1],
+        test_x=_scaled(test[0]),
         test_y=torch.from_numpy(test[1]),
         classes=len(arrays.classes),
         preprocessing="pixels divided by 255; no statistic of the training data is used",
@@ -90,6 +87,10 @@ def _parts(arrays: ArrayData, test_fraction: float | None, key: bytes) -> tuple[
         if in_test.all() or not in_test.any():
             raise DpvdError(f"{len(in_test)} images are too few for this test fraction")
     return (arrays.x[~in_test], arrays.y[~in_test]), (arrays.x[in_test], arrays.y[in_test])
+
+
+def _scaled(pixels: np.ndarray) -> Tensor:
+    return torch.from_numpy(pixels.astype(np.float32) / np.float32(_LARGEST_PIXEL))
 
 
 def _checksum(key: bytes, *arrays: np.ndarray) -> str:

@@ -49,7 +49,8 @@ def fit_ordinary(
 def _inverse_root(second: Tensor) -> Tensor:
     values, vectors = torch.linalg.eigh(second)
     kept = values.clamp_min(_LEAST_VALUE * values[-1].item())
-    return (vectors * kept.rsqrt()) @ vectors.T
+    root: Tensor = (vectors * kept.rsqrt()) @ vectors.T
+    return root
 
 
 def _least_squares(model: TableModel, blocks: list[tuple[Tensor, Tensor]]) -> None:

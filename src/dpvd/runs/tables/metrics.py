@@ -31,7 +31,7 @@ def class_metrics(told: Prediction, y: Tensor) -> dict[str, Any]:
     gaps = [row["count"] * abs(row["accuracy"] - row["confidence"]) for row in bins]
     classes = probabilities.shape[1]
     true = F.one_hot(y, classes)
-    found = {
+    found: dict[str, Any] = {
         "accuracy": right.double().mean().item(),
         "interval": list(wilson_interval(int(right.sum()), len(y))),
         "loss": F.nll_loss(probabilities.clamp_min(1e-12).log(), y).item(),
@@ -90,7 +90,7 @@ def _area_under_curve(scores: Tensor, y: Tensor) -> float | None:
     negative = len(y) - positive
     if not positive or not negative:
         return None
-    values, places, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    _, places, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     last = counts.cumsum(0).double()
     ranks = (last - (counts.double() - 1) / 2)[places]  # from 1; ties share their mean
     area: float = (ranks[y == 1].sum().item() - positive * (positive + 1) / 2) / positive / negative
