@@ -177,11 +177,18 @@ def _train_network(
     *,
     not_covered: tuple[str, ...] = (),
     key: bytes | None = None,
+    class_names: tuple[str, ...] = (),
 ) -> RunRecord:
     if options.method is not Method.NONE:
         warn_of_large_delta(options.delta, len(data.train_x))
     with say.status("calibrating the noise"):
-        run: PreparedRun = prepare_run(options, data, not_covered=not_covered, checksum_key=key)
+        run: PreparedRun = prepare_run(
+            options,
+            data,
+            not_covered=not_covered,
+            checksum_key=key,
+            class_names=class_names,
+        )
     all_epochs = run.plan.steps * run.plan.batch_size / run.plan.examples
     with show_progress(all_epochs, options.epsilon) as on_step:
         return execute(run, place.folder, resume=place.resume, on_step=on_step)
@@ -194,7 +201,14 @@ def _train_images(
         raise DpvdError(f"{path} holds inputs alone: save x and y into one file with np.savez")
     key = read_key(place.folder) if place.resume else secrets.token_bytes(KEY_BYTES)
     images = load_images(path, test_fraction=test_fraction, key=key)
-    return _train_network(options, images.dataset, place, not_covered=images.not_covered, key=key)
+    return _train_network(
+        options,
+        images.dataset,
+        place,
+        not_covered=images.not_covered,
+        key=key,
+        class_names=images.classes,
+    )
 
 
 def _train_table(options: RunOptions, choice: TableChoice, place: _Place) -> RunRecord:

@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from dpvd import __version__
 from dpvd.errors import DpvdError
-from dpvd.files import replacing
 from dpvd.privacy import Guarantee
 from dpvd.runs.metrics import (
     NOT_MEASURED,
@@ -25,6 +23,7 @@ from dpvd.runs.metrics import (
     sparsity_counts,
     test_metrics,
 )
+from dpvd.runs.model_file import save_model
 from dpvd.runs.prepare import PreparedRun
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir, write_key
@@ -66,8 +65,9 @@ def execute(
         if run.checksum_key is not None:
             write_key(folder, run.checksum_key)
     result = train_and_evaluate(run, model, folder=folder, resume=resume, on_step=on_step)
-    record = _record(run, result, _test(run, model))
-    _save(model, folder / MODEL)
+    test = _test(run, model)
+    checksum = save_model(model, folder / MODEL)
+    record = _record(run, result, test, checksum)
     record.write(folder)
     return record
 
@@ -137,13 +137,7 @@ def _test(run: PreparedRun, model: nn.Module) -> dict[str, Any]:
     return test_metrics(probabilities, run.dataset.test_y, SAMPLES)
 
 
-def _save(model: nn.Module, path: Path) -> None:
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(path) as partial:
-        save_file(state, partial)
-
-
-def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRecord:
+def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum: str) -> RunRecord:
     dataset = run.dataset
     model = result.model
     has_alpha = run.network.is_pruned_by_noise
@@ -157,11 +151,13 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
             "classes": dataset.classes,
             "checksum": dataset.checksum,
             "preprocessing": f"{dataset.preprocessing}; {run.network.describe_inputs()}",
+            **({"class_names": list(run.class_names)} if run.class_names else {}),
         },
         model={
             "network": run.network.to_dict(),
             "layers": [f"{name}: {_describe(layer)}" for name, layer in model.named_children()],
             "parameters": run.network.parameters,
+            "checksum": checksum,
         },
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),

@@ -32,6 +32,7 @@ class PreparedRun:
     Attributes:
         not_covered: what of the data was read off it without noise.
         checksum_key: of the data's checksum; None for public data, whose checksum has none.
+        class_names: what predictions call the classes; they are numbered if there are none.
     """
 
     options: RunOptions
@@ -41,6 +42,7 @@ class PreparedRun:
     recipe: Recipe
     not_covered: tuple[str, ...] = ()
     checksum_key: bytes | None = None
+    class_names: tuple[str, ...] = ()
 
 
 def prepare_run(
@@ -49,6 +51,7 @@ def prepare_run(
     *,
     not_covered: tuple[str, ...] = (),
     checksum_key: bytes | None = None,
+    class_names: tuple[str, ...] = (),
 ) -> PreparedRun:
     """Fill in the default recipe and calibrate the noise.
 
@@ -57,6 +60,7 @@ def prepare_run(
         dataset: what is trained and tested on.
         not_covered: see `PreparedRun`.
         checksum_key: see `PreparedRun`.
+        class_names: see `PreparedRun`.
 
     Raises:
         DpvdError: if the options contradict each other or the data.
@@ -66,7 +70,9 @@ def prepare_run(
     network = _network(options, dataset)
     plan = _plan(options, dataset, network.rule)
     recipe = _recipe(options, plan, network.rule)
-    return PreparedRun(options, dataset, network, plan, recipe, not_covered, checksum_key)
+    return PreparedRun(
+        options, dataset, network, plan, recipe, not_covered, checksum_key, class_names
+    )
 
 
 def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:

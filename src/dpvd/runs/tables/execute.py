@@ -1,6 +1,5 @@
 """A run on a table, from its preparation to a folder: estimate, learn, measure, record."""
 
-import hashlib
 import math
 import os
 import platform
@@ -12,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor
 
 from dpvd import __version__
 from dpvd.data import EncodedTable, Encoder, training_cells
 from dpvd.errors import DpvdError
-from dpvd.files import replacing
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.charged import charged_in, discard_uncharged
 from dpvd.runs.metrics import NOT_MEASURED
+from dpvd.runs.model_file import save_model
 from dpvd.runs.network import Method
 from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
@@ -72,9 +70,7 @@ def execute_table(run: PreparedTable, folder: Path) -> RunRecord:
     except BaseException:
         discard_uncharged(folder)
         raise
-    with replacing(folder / MODEL) as partial:
-        save_file(_tensors(outcome.model), partial)
-    checksum = hashlib.sha256((folder / MODEL).read_bytes()).hexdigest()
+    checksum = save_model(outcome.model, folder / MODEL)
     record = _record(run, outcome, _measure(outcome), key, checksum)
     record.write(folder)
     return record
@@ -245,10 +241,6 @@ def _measure(outcome: _Outcome) -> dict[str, Any]:
     if test.schema.target.is_classification:
         return class_metrics(told, _targets(test))
     return number_metrics(told, _targets(test))
-
-
-def _tensors(model: TableModel) -> dict[str, Tensor]:
-    return {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
 
 
 def _record(

@@ -1,18 +1,16 @@
 """The model of a table, read from the folder of a finished run."""
 
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load
 
 from dpvd.data import Encoder, TableSource, encoded_batches
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
+from dpvd.runs.model_file import load_model
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
 from dpvd.tabular import Prediction, TableModel
@@ -53,10 +51,12 @@ class TrainedTable:
         """Names of the classes; empty for regression."""
         return self.encoder.schema.target.classes
 
-    def predictions(self, source: TableSource) -> Iterator[tuple[pl.DataFrame, Prediction]]:
+    def predictions(
+        self, source: TableSource, samples: int = 32
+    ) -> Iterator[tuple[pl.DataFrame, Prediction]]:
         """Yield each batch of a table with what the model says of it, found by column name."""
         for frame, x in encoded_batches(source, self.encoder):
-            yield frame, self.model.predict(torch.from_numpy(x))
+            yield frame, self.model.predict(torch.from_numpy(x), draws=samples)
 
     def _build(self, network: dict[str, Any]) -> TableModel:
         bounds = self.encoder.schema.target.bounds
@@ -68,26 +68,7 @@ class TrainedTable:
         )
 
     def _load(self, path: Path) -> None:
-        try:
-            content = path.read_bytes()
-        except OSError as error:
-            raise DpvdError(f"the model {path} cannot be read ({error.strerror})") from error
-        if hashlib.sha256(content).hexdigest() != self.record.model.get("checksum"):
-            raise DpvdError(
-                f"the model {path} is not the one that the record beside it describes (its"
-                " checksum differs): restore it from a copy"
-            )
-        try:
-            state = load(content)
-            self.model.load_state_dict(state)
-        except SafetensorError as error:
-            raise DpvdError(f"the model {path} cannot be read: {error}") from error
-        except RuntimeError as error:  # other names or shapes of parameters
-            raise DpvdError(f"the model {path} does not fit the record beside it") from error
-        unbounded = {"bound"}  # infinite if scores are not bounded
-        for name, tensor in state.items():
-            if name not in unbounded and not torch.isfinite(tensor).all():
-                raise DpvdError(f"the model {path} holds numbers that are not finite: {name}")
+        load_model(self.model, path, self.record.model, unbounded=("bound",))
         for release in self.record.releases:
             plan = PrivacyPlan.from_dict(release["plan"])
             remember(self.model, plan, plan.steps)
