@@ -134,7 +134,12 @@ def train(
         "--delimiter": delimiter,
         "--encoding": encoding,
     }
-    if dataset in BUILT_IN or not Path(dataset).suffix:
+    if dataset not in BUILT_IN and not Path(dataset).suffix:
+        raise DpvdError(
+            f"data set must be one of digits, mnist, or a file such as patients.csv; got"
+            f" {dataset!r}"
+        )
+    if dataset in BUILT_IN:
         _refuse_flags(of_tables | {"--test-fraction": test_fraction}, "a table of your own")
         data = load(dataset, data_dir)
         record = _train_network(options, data, place)

@@ -81,6 +81,4 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
         return load_digits()
     if name == "mnist":
         return load_mnist(data_dir)
-    raise DpvdError(
-        f"data set must be one of digits, mnist, or a file such as patients.csv; got {name!r}"
-    )
+    raise DpvdError(f"data set must be one of digits, mnist; got {name!r}")

@@ -134,7 +134,7 @@ class RunOptions:
         float | None,
         Setting(
             "Part of --epsilon that estimates the bounds and categories that a table's schema"
-            " leaves out.",
+            " leaves out. Default: nothing is estimated.",
             Group.PRIVACY,
             positive,
         ),

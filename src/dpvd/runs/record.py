@@ -45,6 +45,7 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "releases": list,
     "declared": dict,
 }
+OF_TABLES = ("table", "releases", "declared")
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,9 @@ class RunRecord:
     # How it is written and read.
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data; what only runs on tables have is left out where there is none."""
+        plain = asdict(self)
+        return {name: value for name, value in plain.items() if value or name not in OF_TABLES}
 
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""
