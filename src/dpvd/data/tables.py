@@ -283,6 +283,8 @@ def training_cells(
     seed: int,
 ) -> TrainingCells:
     """Return some columns of the rows that `load_table` would train on with this seed."""
+    wanted = [column.name for column in columns]
+    require_columns(source, wanted if schema.id is None else [*wanted, schema.id])
     parts: dict[str, list[np.ndarray]] = {column.name: [] for column in columns}
     hashes = []
     batches = _split_batches(source, schema, test_fraction or 0.0, _seed_bytes(seed))
