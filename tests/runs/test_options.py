@@ -18,7 +18,12 @@ from dpvd.settings import Group, Part, Setting, check, settings_of
 from dpvd.training import Recipe
 
 TRAIN = typer.main.get_command(app).commands["train"].load()
-OWN = {"dataset", "data_dir", "out_dir", "resume", "as_json"}  # of the command itself
+OWN = {
+    # of the command itself
+    *("dataset", "data_dir", "out_dir", "resume", "as_json"),
+    # which table is read, and how
+    *("target", "schema", "id", "rows_per_unit", "test", "test_fraction", "delimiter", "encoding"),
+}
 
 
 def test_every_option_of_a_run_is_a_flag_with_its_help_and_group():

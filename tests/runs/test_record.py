@@ -10,7 +10,7 @@ from dpvd.errors import DpvdError
 from dpvd.runs import RECORD, RunRecord
 
 OLD = Path(__file__).parent / "old_runs" / "finished"
-OPTIONAL = ("alpha", "sparsity")
+OPTIONAL = ("alpha", "sparsity", "table", "releases", "declared")
 
 
 @pytest.fixture

@@ -41,7 +41,11 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "version": str,
     "alpha": dict,
     "sparsity": dict,
+    "table": dict,
+    "releases": list,
+    "declared": dict,
 }
+OF_TABLES = ("table", "releases", "declared")
 
 
 @dataclass(frozen=True)
@@ -63,12 +67,20 @@ class RunRecord:
     version: str
     alpha: dict[str, Any] = field(default_factory=dict)
     sparsity: dict[str, Any] = field(default_factory=dict)
+    table: dict[str, Any] = field(default_factory=dict)
+    """Of a run on a table: kind, encoder with its schema, classes, unit; empty for others."""
+    releases: list[dict[str, Any]] = field(default_factory=list)
+    """Everything that was done to a table, in order: name, noise multiplier, share, plan."""
+    declared: dict[str, str] = field(default_factory=dict)
+    """What only people can say of the release, by the names that the report knows."""
     format: int = FORMAT
 
     # How it is written and read.
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Plain data; what only runs on tables have is left out where there is none."""
+        plain = asdict(self)
+        return {name: value for name, value in plain.items() if value or name not in OF_TABLES}
 
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""

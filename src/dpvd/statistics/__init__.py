@@ -13,7 +13,7 @@ from dpvd.statistics.moments import (
     release_mean,
     release_moments,
 )
-from dpvd.statistics.people import check_people, row_weights
+from dpvd.statistics.people import Rows, check_people, row_weights
 from dpvd.statistics.release import Charge, Part, noise_shares, release_plan
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Moments",
     "NumericBounds",
     "Part",
+    "Rows",
     "check_people",
     "dyadic_edges",
     "failure_delta",

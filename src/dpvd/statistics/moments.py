@@ -9,7 +9,7 @@ from torch import Tensor
 from dpvd.errors import DpvdError, non_negative
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Relation
-from dpvd.statistics.people import bounded_rows, row_blocks, row_weights
+from dpvd.statistics.people import Rows, bounded_rows, row_blocks, row_weights
 from dpvd.statistics.release import Charge, release_total
 
 __all__ = ["Mean", "MomentWeights", "Moments", "release_mean", "release_moments"]
@@ -109,7 +109,7 @@ class MomentWeights:
 
 
 def release_mean(
-    x: Tensor,
+    x: Rows,
     plan: PrivacyPlan,
     *,
     unit_index: Tensor | None = None,
@@ -130,7 +130,7 @@ def release_mean(
 
 
 def release_moments(
-    x: Tensor,
+    x: Rows,
     t: Tensor,
     plan: PrivacyPlan,
     *,
@@ -170,7 +170,7 @@ def release_moments(
     return _unpack(total / plan.examples, std / plan.examples, x.shape[1], t.shape[1], weights)
 
 
-def _moment_sums(x: Tensor, t: Tensor, votes: Tensor, weights: MomentWeights) -> Tensor:
+def _moment_sums(x: Rows, t: Tensor, votes: Tensor, weights: MomentWeights) -> Tensor:
     """Σ v as one vector: upper triangle, products with the target, squares."""
     second = torch.zeros(x.shape[1], x.shape[1], dtype=torch.float64)
     cross = torch.zeros(x.shape[1], t.shape[1], dtype=torch.float64)

@@ -1,18 +1,40 @@
 """Whose rows are whose: every person has one vote, however many rows they have."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError, positive_int
 
-__all__ = ["BLOCK", "bounded_rows", "check_people", "row_blocks", "row_weights", "vote_counts"]
+__all__ = [
+    "BLOCK",
+    "Rows",
+    "bounded_rows",
+    "check_people",
+    "row_blocks",
+    "row_weights",
+    "vote_counts",
+]
 
 BLOCK = 8192  # rows that are added up at once
 
 # Norms are computed in floating point; aiming this far below 1 keeps the bound true all the same.
 _ALMOST_ONE = 1 - 16 * torch.finfo(torch.float64).eps
+
+
+class Rows(Protocol):
+    """A matrix that is read in blocks of rows: a tensor, or something that makes them."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def dim(self) -> int: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, rows: slice, /) -> Tensor: ...
 
 
 def check_people(people: int, rows: int, unit_index: Tensor | None) -> None:

@@ -1,7 +1,7 @@
 """From an encoded table to a model and the statement for everything that touched the table."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from dpvd.privacy import AccountantName, Guarantee, Ledger, Relation
 from dpvd.statistics import (
     Moments,
     MomentWeights,
+    Rows,
     noise_shares,
     release_mean,
     release_moments,
@@ -25,7 +26,7 @@ from dpvd.tabular.checks import count_people, scaled_targets
 from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitening
 from dpvd.tabular.model import TableModel
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
-from dpvd.tabular.rows import by_person
+from dpvd.tabular.rows import DerivedRows, rows_by_person
 from dpvd.training import Recipe, charge_release, fit
 from dpvd.training.account import Account
 
@@ -34,6 +35,7 @@ __all__ = ["TableFit", "fit_table"]
 AVERAGED = 0.5  # part of the steps whose iterates are averaged
 _CURVATURE = 0.15  # mean of p(1 - p) of a classifier that knows something
 _MICRO_BATCH = 8192
+_KEPT_BYTES = 256 * 2**20
 _EQUAL = MomentWeights.from_shares(second=1 / 2, cross=1 / 2)
 _WITH_SQUARES = MomentWeights.from_shares(second=1 / 3, cross=1 / 3, square=1 / 3)
 
@@ -75,6 +77,7 @@ def fit_table(
     tuned: Sequence[str] | str | None = None,
     public: Sequence[str] | str | None = None,
     recipe: TableRecipe | None = None,
+    earlier: Mapping[str, PrivacyPlan] | None = None,
     folder: Path | str | None = None,
 ) -> TableFit:
     """Learn a table under a budget.
@@ -103,6 +106,8 @@ def fit_table(
         tuned: what was chosen by looking at the data, in words.
         public: facts about the data that are public, in words.
         recipe: how to learn; chosen by `choose` if None.
+        earlier: by name, releases that were made of the same people before, such as private bounds,
+            and charged to ledgers of their own. They are part of the budget and of the statement.
         folder: where ledgers are kept; nothing is written if None.
 
     Raises:
@@ -138,8 +143,14 @@ def fit_table(
         initial_weights="zeros",
     )
     columns = x.shape[1] if groups is None else len(torch.unique(groups))
+    before = dict(earlier or {})
     multipliers = noise_shares(
-        epsilon, delta, recipe.parts(), accountant=accountant, relation=relation
+        epsilon,
+        delta,
+        recipe.parts(),
+        accountant=accountant,
+        relation=relation,
+        earlier=[plan.event() for plan in before.values()],
     )
     model = TableModel(
         x.shape[1],
@@ -158,9 +169,11 @@ def fit_table(
         AccountantName.parse(accountant),
         None if folder is None else Path(folder),
     )
+    for plan in before.values():
+        charge_release(model, plan)
     guarantee = work.learn(x, targets, groups, rows_per_person or 1)
     model.eval()
-    return TableFit(model, guarantee, recipe, work.plans)
+    return TableFit(model, guarantee, recipe, before | work.plans)
 
 
 @dataclass
@@ -184,7 +197,7 @@ class _Work:
     ) -> Guarantee:
         """Carry out the recipe and return the statement for all of it."""
         self._centre(x)
-        rows = _in_blocks(self.model.centred, x)
+        rows = DerivedRows(x, self.model.centred, self.model.width)
         if self.recipe.method is TableMethod.STEPS:
             moments = self._moments(rows, targets, MomentWeights(cross=0.0))
             self.model.transform.copy_(whitening(moments, self.recipe.ridge))
@@ -202,14 +215,14 @@ class _Work:
 
     def _centre(self, x: Tensor) -> None:
         """Release the mean row."""
-        rows = _in_blocks(self.model.of_unit_length, x)
+        rows = DerivedRows(x, self.model.of_unit_length, self.model.width)
         plan = self._release("mean", "the mean row", reach=1.0)
         found = release_mean(
             rows, plan, unit_index=self.unit_index, purpose="mean", charge=self._charge
         )
         self.model.mean.copy_(found.mean)
 
-    def _moments(self, rows: Tensor, targets: Tensor, weights: MomentWeights) -> Moments:
+    def _moments(self, rows: Rows, targets: Tensor, weights: MomentWeights) -> Moments:
         """Release the moments of centred rows."""
         plan = self._release("moments", "second moments", reach=weights.reach)
         return release_moments(
@@ -265,28 +278,33 @@ class _Work:
             clipping=Clipping(ClippingMode.FLAT, recipe.clip_norm),
         )
         self.plans["training"] = plan
-        with torch.no_grad():
-            inputs = _in_blocks(self.model.inputs, x)
-        data = by_person(inputs, targets.float(), self.unit_index, plan.examples, rows_per_person)
+        numbers = rows_by_person(self.unit_index, len(x), plan.examples, rows_per_person)
         # A step moves the mean of clipped gradients; the rate is for gradients of length 1.
         rate = recipe.learning_rate / recipe.clip_norm
         fit(
             self.model.head,
-            data,
+            (numbers,),
             plan,
             Recipe(rate, average=AVERAGED),
             delta=self.delta,
             accountant=self.accountant,
-            loss_fn=_squared_loss if self.model.classes is None else _code_loss(self.model),
+            loss_fn=_loss(self.model, self._inputs(x), targets.float()),
             evaluations=1,
             folder=self.folder,
-            micro_batch=_MICRO_BATCH if rows_per_person == 1 else _MICRO_BATCH // rows_per_person,
+            micro_batch=max(1, _MICRO_BATCH // rows_per_person),
         )
         curvature = 1.0 if self.model.classes is None else _CURVATURE
         sensitivity = plan.clipping.sensitivity(plan.relation, 1)
         per_step = rate * plan.noise_std(sensitivity) / plan.examples
         contraction = max(0.0, 1 - rate * curvature / self.model.features)
         self.model.head_std.fill_(per_step * averaged_noise(recipe.steps, contraction))
+
+    def _inputs(self, x: Tensor) -> Tensor | DerivedRows:
+        """What the head takes, kept if it is small and made anew in every step otherwise."""
+        rows = DerivedRows(x, self.model.inputs, self.model.head.in_features)
+        if 4 * math.prod(rows.shape) <= _KEPT_BYTES:
+            return _in_blocks(self.model.inputs, x)
+        return rows
 
     def _release(self, name: str, words: str, reach: float) -> PrivacyPlan:
         plan = release_plan(
@@ -321,26 +339,43 @@ def averaged_noise(steps: int, contraction: float) -> float:
     return math.sqrt(variance)
 
 
-def _code_loss(model: TableModel) -> LossFn:
-    """Cross entropy of scores, mean over a person's rows; targets are the codes of the classes."""
-    codes = model.codes.clone()
-    gain = model.gain.item()
+def _loss(model: TableModel, inputs: Tensor | DerivedRows, targets: Tensor) -> LossFn:
+    """The mean loss of a person's rows, which are found by their numbers.
 
-    def loss(head: nn.Module, rows: Tensor, targets: Tensor, votes: Tensor) -> Tensor:
-        logits = gain * (head(rows) @ codes.T)  # [B, r, classes]
-        classes = (targets @ codes.T).argmax(-1)  # [B, r]
-        losses = F.cross_entropy(logits.transpose(1, 2), classes, reduction="none")
+    Args:
+        model: whose codes and gain are used.
+        inputs: [n, d], what the head takes.
+        targets: [n, k].
+    """
+    by_rows = _squared_errors if model.classes is None else _cross_entropies(model)
+
+    def loss(head: nn.Module, numbers: Tensor) -> Tensor:
+        there = (numbers >= 0).float()  # [B, r]
+        known = numbers.clamp_min(0)
+        losses = by_rows(head(inputs[known]), targets[known])  # [B, r]
+        votes = there / there.sum(1, keepdim=True).clamp_min(1.0)
         mean: Tensor = (losses * votes).sum(1)
         return mean
 
     return loss
 
 
-def _squared_loss(head: nn.Module, rows: Tensor, targets: Tensor, votes: Tensor) -> Tensor:
-    """Half the squared error, mean over a person's rows; clipping makes it Huber's loss."""
-    errors = (head(rows) - targets).squeeze(-1)  # [B, r]
-    mean: Tensor = (errors.square() / 2 * votes).sum(1)
-    return mean
+def _cross_entropies(model: TableModel) -> Callable[[Tensor, Tensor], Tensor]:
+    """Cross entropy of scores [B, r, k]; targets are the codes of the classes, likewise."""
+    codes = model.codes.clone()
+    gain = model.gain.item()
+
+    def losses(scores: Tensor, targets: Tensor) -> Tensor:
+        logits = gain * (scores @ codes.T)  # [B, r, classes]
+        classes = (targets @ codes.T).argmax(-1)  # [B, r]
+        return F.cross_entropy(logits.transpose(1, 2), classes, reduction="none")
+
+    return losses
+
+
+def _squared_errors(scores: Tensor, targets: Tensor) -> Tensor:
+    """Half the squared errors [B, r]; clipping makes them Huber's loss."""
+    return (scores - targets).squeeze(-1).square() / 2
 
 
 def _in_blocks(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

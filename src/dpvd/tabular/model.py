@@ -96,6 +96,7 @@ class TableModel(nn.Module):
         outputs = codes.shape[1]
         width = features + 1 if whitened else features
         inputs = width + 1 if whitened else width
+        self.width = width
         self.head = nn.Linear(inputs, outputs, bias=False)
         nn.init.zeros_(self.head.weight)
         self.register_buffer("constant", torch.tensor(float(constant)))

@@ -1,38 +1,67 @@
-"""Rows side by side with their person's other rows, so that one person is one example."""
+"""Rows that are made when they are asked for, and whose rows are whose.
+
+A table may be larger than the memory: its encoded rows then lie in a file, and nothing here makes a
+second copy of all of them.
+"""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-__all__ = ["by_person"]
+__all__ = ["DerivedRows", "rows_by_person"]
 
 
-def by_person(
-    x: Tensor, targets: Tensor, unit_index: Tensor | None, people: int, rows_per_person: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows, targets and votes by person, filled up with zeros.
+class DerivedRows:
+    """A function of each row of a matrix, computed for the rows that are asked for.
 
     Args:
-        x: [n, d].
-        targets: [n, k].
+        x: [n, d] rows.
+        function: makes [..., width] of [..., d], each row by itself.
+        width: of what it makes.
+    """
+
+    def __init__(self, x: Tensor, function: Callable[[Tensor], Tensor], width: int) -> None:
+        self._x = x
+        self._function = function
+        self.shape = (len(x), width)
+
+    def __len__(self) -> int:
+        return len(self._x)
+
+    def dim(self) -> int:
+        """2, as of a matrix."""
+        return 2
+
+    @torch.no_grad()
+    def __getitem__(self, rows: slice | Tensor) -> Tensor:
+        return self._function(self._x[rows])
+
+
+def rows_by_person(
+    unit_index: Tensor | None, rows: int, people: int, rows_per_person: int
+) -> Tensor:
+    """The numbers of each person's rows, so that one person is one example: int64 [P, r].
+
+    Where a person has fewer than r rows, -1 stands for the others.
+
+    Args:
         unit_index: int64 [n], whose row each is; None if every row is a person.
+        rows: n.
         people: P.
         rows_per_person: r, at least the number of rows of everybody.
 
-    Returns:
-        [P, r, d], [P, r, k] and [P, r]: what a row counts, one over the number of its person's
-        rows, and 0 where there is no row.
+    >>> rows_by_person(torch.tensor([0, 1, 1]), 3, people=2, rows_per_person=2)
+    tensor([[ 0, -1],
+            [ 1,  2]])
     """
     if unit_index is None:
-        return x[:, None], targets[:, None], torch.ones(len(x), 1)
+        return torch.arange(rows)[:, None]
     order = torch.argsort(unit_index, stable=True)
     person = unit_index[order]
     counts = torch.bincount(unit_index, minlength=people)
     first = counts.cumsum(0) - counts
     place = torch.arange(len(order)) - first[person]
-    rows = x.new_zeros(people, rows_per_person, x.shape[1])
-    values = targets.new_zeros(people, rows_per_person, targets.shape[1])
-    votes = torch.zeros(people, rows_per_person)
-    rows[person, place] = x[order]
-    values[person, place] = targets[order]
-    votes[person, place] = 1.0 / counts[person].float()
-    return rows, values, votes
+    numbers = torch.full((people, rows_per_person), -1)
+    numbers[person, place] = order
+    return numbers

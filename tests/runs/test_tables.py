@@ -1,0 +1,210 @@
+"""Runs on tables: what the statement adds up, what is estimated under it, what is left behind."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
+from dp_accounting.pld import PLDAccountant
+
+from dpvd.data import Kind
+from dpvd.errors import DpvdError
+from dpvd.runs import (
+    RunOptions,
+    RunRecord,
+    TableChoice,
+    TrainedTable,
+    charged_in,
+    execute_table,
+    prepare_table,
+)
+from dpvd.runs.tables.metrics import class_metrics, number_metrics
+from dpvd.tabular import Prediction
+
+DELTA = 1e-5
+
+
+@pytest.fixture(scope="module")
+def visits(tmp_path_factory):
+    """3,000 rows of 1,000 people, with every kind of column, gaps and rare categories."""
+    rng = np.random.default_rng(1)
+    path = tmp_path_factory.mktemp("visits") / "visits.csv"
+    lines = ["person,age,ward,smoker,admitted,days,ill"]
+    for row in range(3000):
+        age = rng.integers(20, 90)
+        ward = rng.choice(["north", "south", "east"]) if row % 500 else f"alone {row}"
+        day = f"20{rng.integers(10, 20)}-0{rng.integers(1, 9)}-1{rng.integers(0, 9)}"
+        ill = age / 20 + rng.normal() + (ward == "east") > 3
+        gap = "" if rng.random() < 0.1 else age
+        yes = rng.choice(["yes", "no"])
+        lines.append(
+            f"{row % 1000},{gap},{ward},{yes},{day},{0.1 * age:.1f},{'ill' if ill else 'well'}"
+        )
+    path.write_text("\n".join(lines))
+    return path
+
+
+def composed(record: RunRecord, delta: float) -> float:
+    """ε of the record's releases, by dp-accounting alone and from multipliers alone."""
+    accountant = PLDAccountant()
+    for release in record.releases:
+        event = GaussianDpEvent(release["noise_multiplier"])
+        accountant.compose(SelfComposedDpEvent(event, release["steps"]))
+    return accountant.get_epsilon(delta)
+
+
+def run_of(path, folder, *, target="ill", id=None, **options):
+    choice = TableChoice(
+        path, target=target, id=id, rows_per_unit=None if id is None else 2, test_fraction=0.2
+    )
+    return execute_table(
+        prepare_table(RunOptions(delta=DELTA, epsilon=4.0, **options), choice), folder
+    )
+
+
+@pytest.mark.parametrize("id", [None, "person"])
+@pytest.mark.parametrize("target", ["ill", "days"])
+def test_the_statement_is_the_sum_of_everything_private_bounds_included(
+    visits, tmp_path, id, target
+):
+    record = run_of(visits, tmp_path / "run", target=target, id=id, private_bounds=1.5)
+    names = [release["name"] for release in record.releases]
+    assert {"rough bounds of age", "bounds of age", "categories of ward"} <= set(names)
+    assert "bounds of days" in names
+    assert names[-1] in ("training", "calibration")
+    # A hundredth of δ is for categories that one person alone has.
+    stated = record.guarantee["epsilon"]
+    assert stated == pytest.approx(composed(record, 0.99 * DELTA), rel=2e-3)
+    assert 0.99 * 4 < stated <= 4
+    assert record.guarantee["delta"] == DELTA
+    estimates = [r for r in record.releases if "of" in r["name"].split()]
+    assert composed(RunRecord(**{**vars(record), "releases": estimates}), DELTA) <= 1.5
+    assert sum(release["share"] for release in record.releases) == pytest.approx(1)
+    # And on disk: every release in a ledger, before it was used.
+    charged = charged_in(tmp_path / "run")
+    assert charged.steps == record.guarantee["steps"]
+    assert charged.epsilon(0.99 * DELTA) == pytest.approx(stated, rel=1e-9)
+
+
+def test_private_bounds_and_categories_are_near_the_truth_and_tell_of_nobody_alone(
+    visits, tmp_path
+):
+    record = run_of(visits, tmp_path / "run", private_bounds=2.0)
+    trained = TrainedTable(tmp_path / "run")
+    schema = trained.encoder.schema
+    low, high = schema.column("age").bounds
+    assert 0 <= low <= 30
+    assert 80 <= high <= 130
+    assert schema.column("ward").categories == ("east", "north", "south")
+    first, last = schema.column("admitted").bounds
+    assert first.year <= 2011
+    assert last.year >= 2019
+    assert record.test["accuracy"] > 0.7
+    sentence = record.guarantee["sentence"]
+    assert "estimated within the budget" in sentence
+    assert "classes of ill" in sentence.partition("Not covered: ")[2]
+    assert "kinds of the columns" in sentence.partition("Not covered: ")[2]
+
+
+def test_a_column_that_noise_hides_is_left_out(visits, tmp_path):
+    choice = TableChoice(visits, target="ill")
+    options = RunOptions(delta=DELTA, epsilon=1.0, private_bounds=0.002)
+    record = execute_table(prepare_table(options, choice), tmp_path / "run")
+    assert {"age", "ward"} <= set(record.table["left_out"])
+    assert "smoker" not in record.table["left_out"]  # yes or no has no bounds
+    # Noise was drawn, so it is paid for; the second release for bounds may not have been made.
+    assert composed(record, 0.99 * DELTA) == pytest.approx(record.guarantee["epsilon"], rel=2e-3)
+
+
+def test_a_table_of_which_noise_hides_everything_stays_charged(visits, tmp_path):
+    lines = [line.split(",") for line in visits.read_text().splitlines()]
+    short = tmp_path / "short.csv"
+    short.write_text("\n".join(f"{line[1]},{line[6]}" for line in lines))
+    options = RunOptions(delta=DELTA, epsilon=1.0, private_bounds=0.001)
+    prepared = prepare_table(options, TableChoice(short, target="ill"))
+    with pytest.raises(DpvdError, match="any column; the estimates stay charged"):
+        execute_table(prepared, tmp_path / "run")
+    charged = charged_in(tmp_path / "run")
+    assert charged.steps > 0
+    assert 0 < charged.epsilon(DELTA) <= 0.001
+
+
+def test_a_refusal_before_the_first_charge_leaves_no_folder(visits, tmp_path, monkeypatch):
+    prepared = prepare_table(
+        RunOptions(delta=DELTA, epsilon=4.0, private_bounds=1.0), TableChoice(visits, target="ill")
+    )
+    copy = visits.read_text()
+    try:
+        visits.write_text("person,age\n1,2\n")  # changed between looking and reading
+        with pytest.raises(DpvdError, match="no column"):
+            execute_table(prepared, tmp_path / "run")
+    finally:
+        visits.write_text(copy)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_model_read_again_predicts_the_same_and_goes_on_counting(visits, tmp_path):
+    record = run_of(visits, tmp_path / "run", private_bounds=1.0)
+    trained = TrainedTable(tmp_path / "run")
+    kept = vars(trained.model)["_dpvd_account"]
+    assert sum(entry["charged"] for entry in kept.values()) == record.guarantee["steps"]
+    assert json.loads((tmp_path / "run" / "record.json").read_text()) == record.to_dict()
+
+
+def test_the_same_seed_gives_the_same_run(visits, tmp_path):
+    runs = [
+        run_of(visits, tmp_path / name, private_bounds=1.0, seeded_noise=True, seed=5)
+        for name in ("a", "b")
+    ]
+    assert runs[0].test == runs[1].test
+    assert runs[0].table == runs[1].table
+    assert runs[0].dataset["checksum"] != runs[1].dataset["checksum"]  # keyed, each by its own
+    assert "seed" in runs[0].guarantee["sentence"]
+
+
+def test_columns_with_private_source_and_bounds_are_said_to_be_outside_the_account(
+    visits, tmp_path
+):
+    (tmp_path / "s.toml").write_text(
+        '[target]\nname = "ill"\nclasses = ["well", "ill"]\nsource = "public"\n'
+        '[columns.days]\nkind = "numeric"\nbounds = [0, 10]\nsource = "private"\n'
+        '[columns.age]\nkind = "numeric"\nsource = "private"\nmissing = "indicator"\n'
+    )
+    choice = TableChoice(visits, schema=tmp_path / "s.toml")
+    with pytest.raises(DpvdError, match="give --private-bounds"):
+        prepare_table(RunOptions(delta=DELTA, epsilon=4.0), choice)
+    options = RunOptions(delta=DELTA, epsilon=4.0, private_bounds=1.0)
+    record = execute_table(prepare_table(options, choice), tmp_path / "run")
+    left_open = record.guarantee["not_covered"]
+    assert left_open == ["bounds of days, which the schema says were estimated privately before"]
+    assert record.table["estimated"] == ["age"]
+    assert TrainedTable(tmp_path / "run").encoder.schema.column("age").kind is Kind.NUMERIC
+
+
+def test_metrics_of_classes_by_hand():
+    told = Prediction(probabilities=torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.8, 0.2], [0.7, 0.3]]))
+    found = class_metrics(told, torch.tensor([0, 1, 1, 0]))
+    assert found["accuracy"] == 0.75
+    assert found["auc"] == 0.75  # of four pairs, one is in the wrong order
+    brier = 2 * (0.1**2 + 0.4**2 + 0.8**2 + 0.3**2) / 4
+    assert found["brier"] == pytest.approx(brier)
+    loss = -(math.log(0.9) + math.log(0.6) + math.log(0.2) + math.log(0.7)) / 4
+    assert found["loss"] == pytest.approx(loss, rel=1e-5)
+    # One row in each bin: the mean of |right - confidence|.
+    assert found["calibration_error"] == pytest.approx((0.1 + 0.4 + 0.8 + 0.3) / 4)
+
+
+def test_ties_count_half_in_the_area_under_the_curve():
+    told = Prediction(probabilities=torch.full((4, 2), 0.5))
+    assert class_metrics(told, torch.tensor([0, 1, 1, 0]))["auc"] == 0.5
+    assert class_metrics(told, torch.tensor([1, 1, 1, 1]))["auc"] is None
+
+
+def test_metrics_of_numbers_by_hand():
+    told = Prediction(mean=torch.tensor([1.0, 2.0]), std=torch.tensor([1.0, 1.0]))
+    found = number_metrics(told, torch.tensor([2.0, 4.0]))
+    assert found["rmse"] == pytest.approx(math.sqrt(2.5))
+    assert found["mae"] == 1.5
+    assert found["coverage"] == 0.5
