@@ -53,7 +53,7 @@ def test_what_is_no_run_is_refused(tmp_path):
         lambda text: "null",
         lambda text: '{"format": 1}',
         lambda text: '{"format": 99}',
-        lambda text: json.dumps(json.loads(text) | {"test": {}}),
+        lambda text: json.dumps(json.loads(text) | {"test": {"accuracy": 0.9}}),
         lambda text: json.dumps(json.loads(text) | {"model": 3}),
     ],
 )

@@ -17,6 +17,7 @@ from dpvd.runs.recipes import (
 )
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import CHECKPOINT, FIGURES, LEDGER, MODEL, OPTIONS, RECORD, REPORT
+from dpvd.runs.spent import Total, event_of, total_spent
 
 __all__ = [
     "CHECKPOINT",
@@ -34,15 +35,18 @@ __all__ = [
     "RunOptions",
     "RunRecord",
     "Scale",
+    "Total",
     "TrainedRun",
     "default_batch_size",
     "default_clipping",
     "default_steps",
     "evaluate",
+    "event_of",
     "execute",
     "ordinary_recipe",
     "predict_dist",
     "prepare_run",
     "private_recipe",
+    "total_spent",
     "train_and_evaluate",
 ]
