@@ -175,7 +175,10 @@ def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
         **record.recipe,
     }
     test = {key: value for key, value in record.test.items() if isinstance(value, int | float)}
-    model = {"parameters": record.model.get("parameters"), **record.sparsity.get("total", {})}
+    pruning = {
+        key: value for key, value in record.sparsity.get("total", {}).items() if key != "name"
+    }
+    model = {"parameters": record.model.get("parameters"), **pruning}
     table = {key: value for key, value in table_of(record).items() if _is_short(value)}
     named: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         (

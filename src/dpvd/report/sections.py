@@ -29,15 +29,6 @@ _SIGNED = {
     "approval": "Approved by",
     "publication_date": "Date of release",
 }
-_BEHIND = (
-    "post_processing",
-    "composition",
-    "floating_point",
-    "timing",
-    "randomness",
-    "preprocessing",
-    "code",
-)
 
 
 def common(record: RunRecord, declared: Mapping[str, str], *, with_test: bool) -> dict[str, Any]:
@@ -54,7 +45,6 @@ def common(record: RunRecord, declared: Mapping[str, str], *, with_test: bool) -
         "reading": reading(record),
         "releases": _releases(record),
         "answers": checklist(record, declared, with_test=with_test),
-        "behind": [(label(name).capitalize(), facts[name]) for name in _BEHIND],
         "signed": _signed(facts),
         "version": record.version,
     }

@@ -100,7 +100,7 @@ def _tables(record: RunRecord, with_test: bool) -> list[tuple[str, str, Rows]]:
         test = {name: record.test[name] for name in _TEST_NUMBERS if name in record.test}
     named = (
         ("Privacy plan", "What ran is what was accounted.", plan),
-        ("How it was trained", "Chosen as the statement says.", cells(record.recipe)),
+        ("How it was trained", "The settings of the optimisation.", cells(record.recipe)),
         ("Test results", "Exact, on test data that was declared public.", cells(test)),
     )
     return [(name, note, rows) for name, note, rows in named if rows]

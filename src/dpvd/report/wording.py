@@ -119,7 +119,7 @@ def promises(record: RunRecord) -> list[tuple[str, str]]:
         ("Who is protected", _unit_words(unit)),
         ("Against what", _relation_words(relation, unit)),
         (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
-        (f"What δ = {delta:g} means", _delta_words(delta, unit, record.dataset["train"])),
+        (f"What δ = {delta:g} means", _delta_words(delta, unit, _public_size(record))),
         ("Who the adversary may be", _adversary_words(is_repeatable)),
     ]
 
@@ -234,6 +234,11 @@ def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     if limit > 99:
         words += f" That is little protection for one {unit} in the worst case."
     return words
+
+
+def _public_size(record: RunRecord) -> object:
+    """The number of examples that may be told: that of the plan, where the true one is secret."""
+    return record.plan.get("examples", record.dataset["train"])
 
 
 def _delta_words(delta: float, unit: str, examples: object) -> str:
