@@ -207,6 +207,9 @@ def _show_unfinished(run: Path, as_json: bool, *, wanted: bool) -> None:
         print_json({"finished": False, "charged": charged, "steps": steps, "plan": plan})
         return
     print_text(f"unfinished: {charged} of {steps} steps are charged.")
+    if list(run.glob(RELEASE_LEDGERS)):
+        print_text("A run on a table cannot be resumed: what was charged stays spent.")
+        return
     if charged == steps:
         print_text("No record was written. If you trained from Python: dpvd.report.write_run.")
     print_line(f"To continue, rerun the command that started it with --out {run} --resume")

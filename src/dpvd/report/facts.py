@@ -17,6 +17,7 @@ __all__ = [
     "NOT_DECLARED",
     "check_declared",
     "columns_read_off",
+    "is_measured",
     "releases_of",
     "statement_facts",
     "table_of",
@@ -144,8 +145,8 @@ def _covered(record: RunRecord, guarantee: Mapping[str, Any]) -> str:
     training = "Training" if steps is None else f"Training, {plain(steps)} noisy steps in all"
     names = [str(entry.get("name")) for entry in releases_of(record)]
     parts = f" ({', '.join(names)})" if names else ""
-    outside = [*(guarantee.get("not_covered") or ()), *_read_off(record)]
-    rest = f" Not covered: {plain(outside)}." if outside else ""
+    outside = guarantee.get("not_covered") or ()
+    rest = f" Not covered: {'; '.join(map(str, outside))}." if outside else ""
     return f"{training}{parts}. Preprocessing and tuning only as far as said below.{rest}"
 
 
@@ -293,6 +294,11 @@ def _release(entry: Mapping[str, Any]) -> str:
 
 
 _MEASURES = {"auc": "AUC", "rmse": "root mean squared error", "mae": "mean absolute error"}
+
+
+def is_measured(record: RunRecord) -> bool:
+    """Whether the record holds a result on test data."""
+    return any(is_finite_number(record.test.get(name)) for name in ("accuracy", *_MEASURES))
 
 
 def _utility(record: RunRecord, told: bool) -> str:

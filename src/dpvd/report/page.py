@@ -13,7 +13,7 @@ from dpvd.errors import is_finite_number
 from dpvd.files import write_atomically
 from dpvd.privacy import round_up
 from dpvd.report.declared import declared_for
-from dpvd.report.facts import check_declared, table_of
+from dpvd.report.facts import check_declared, is_measured, table_of
 from dpvd.report.figures import Illustration, illustrate, write_figures
 from dpvd.report.sections import cells, common
 from dpvd.report.statement_page import STATEMENT, write_statement
@@ -90,7 +90,7 @@ def _held(record: RunRecord) -> str:
     parts = ["the size and the name of the data"]
     if record.dataset.get("checksum"):
         parts.insert(0, "a checksum of the data")
-    if record.test:
+    if is_measured(record):
         parts.insert(0, "exact results on the test data")
     *first, last = parts
     return f"{', '.join(first)} and {last}" if first else last

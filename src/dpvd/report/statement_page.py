@@ -10,7 +10,7 @@ from typing import Any
 
 from dpvd.files import write_atomically
 from dpvd.privacy import round_up
-from dpvd.report.facts import check_declared
+from dpvd.report.facts import check_declared, is_measured
 from dpvd.report.sections import Rows, cells, common
 from dpvd.report.templates import template
 from dpvd.report.wording import METHODS
@@ -56,7 +56,7 @@ def render_statement(
         title=_title(record),
         subtitle=_subtitle(record, said),
         tables=_tables(record, with_test),
-        with_test=with_test and bool(record.test),
+        with_test=with_test and is_measured(record),
     )
 
 
@@ -97,7 +97,9 @@ def _tables(record: RunRecord, with_test: bool) -> list[tuple[str, str, Rows]]:
     plan = cells(record.plan, without=("tuned", "public", "seed"))
     test: dict[str, Any] = {}
     if with_test:
-        test = {name: record.test[name] for name in _TEST_NUMBERS if name in record.test}
+        test = {
+            name: record.test[name] for name in _TEST_NUMBERS if record.test.get(name) is not None
+        }
     named = (
         ("Privacy plan", "What ran is what was accounted.", plan),
         ("How it was trained", "The settings of the optimisation.", cells(record.recipe)),

@@ -175,7 +175,7 @@ def uncovered(record: RunRecord, *, with_test: bool = True) -> list[tuple[str, s
 
 
 def _test_words(record: RunRecord, shown: bool) -> str:
-    if not record.test:
+    if not any(is_finite_number(value) for value in record.test.values()):
         return "The model was not tested by this program. Results on other data are not covered."
     if not shown:
         return (

@@ -5,6 +5,7 @@ from dpvd.runs.load import TrainedRun
 from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
+from dpvd.runs.own_run import load_own_model
 from dpvd.runs.prepare import PreparedRun, prepare_run
 from dpvd.runs.recipes import (
     NetworkKind,
@@ -43,6 +44,7 @@ __all__ = [
     "evaluate",
     "event_of",
     "execute",
+    "load_own_model",
     "ordinary_recipe",
     "predict_dist",
     "prepare_run",

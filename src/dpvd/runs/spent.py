@@ -8,14 +8,11 @@ from typing import Any
 from dp_accounting import ComposedDpEvent, DpEvent
 
 from dpvd.errors import DpvdError, is_finite_number
-from dpvd.privacy import Relation, SamplingKind, epsilon, poisson_event, sampled_event
+from dpvd.privacy import Relation, SamplingKind, epsilon, sampled_event
 from dpvd.privacy.events import count_steps
 from dpvd.runs.record import RunRecord
 
 __all__ = ["Total", "event_of", "total_spent"]
-
-TRAINING = "training"
-"""The name of the steps among the releases of a run."""
 
 _AGREEMENT = 1e-6  # relative difference in ε up to which two accounts are of the same event
 
@@ -46,25 +43,20 @@ def event_of(record: RunRecord) -> DpEvent | None:
 
 def _described(record: RunRecord) -> DpEvent:
     """Return what plan and releases describe, whether the statement agrees or not."""
-    releases = [entry for entry in _releases(record) if entry.get("name") != TRAINING]
-    events = [poisson_event(float(entry["noise_multiplier"]), 1.0, 1) for entry in releases]
-    steps = record.guarantee["steps"] - len(events)
-    if steps > 0:
-        plan = record.plan
-        events.append(
-            sampled_event(
-                SamplingKind(plan["sampling"]),
-                float(plan["noise_multiplier"]),
-                batch_size=plan["batch_size"],
-                examples=plan["examples"],
-                steps=steps,
-            )
-        )
-    return ComposedDpEvent(events)
+    releases: list[Mapping[str, Any]] = list(getattr(record, "releases", None) or ())
+    if not releases:
+        return _event(record.plan, record.guarantee["steps"])
+    return ComposedDpEvent([_event(entry["plan"], entry["steps"]) for entry in releases])
 
 
-def _releases(record: RunRecord) -> list[Mapping[str, Any]]:
-    return list(getattr(record, "releases", None) or ())
+def _event(plan: Mapping[str, Any], steps: int) -> DpEvent:
+    return sampled_event(
+        SamplingKind(plan["sampling"]),
+        float(plan["noise_multiplier"]),
+        batch_size=plan["batch_size"],
+        examples=plan["examples"],
+        steps=steps,
+    )
 
 
 @dataclass(frozen=True)
