@@ -4,6 +4,7 @@ import json
 import shutil
 
 import pytest
+import yaml
 
 from tests.cli.program import assert_refused, call
 
@@ -53,7 +54,7 @@ def test_what_is_no_run_is_refused(tmp_path):
         lambda text: "null",
         lambda text: '{"format": 1}',
         lambda text: '{"format": 99}',
-        lambda text: json.dumps(json.loads(text) | {"test": {}}),
+        lambda text: json.dumps(json.loads(text) | {"test": {"accuracy": 0.9}}),
         lambda text: json.dumps(json.loads(text) | {"model": 3}),
     ],
 )
@@ -78,3 +79,71 @@ def test_a_damaged_model_is_refused(run, tmp_path):
     assert_refused(call("predict", folder, tmp_path / "x.csv"), "model.safetensors cannot be read")
     model.unlink()
     assert_refused(call("predict", folder, tmp_path / "x.csv"), "model.safetensors cannot be read")
+
+
+def test_the_statement_is_written_with_what_was_declared(run, tmp_path):
+    page = tmp_path / "out.html"
+    shown = call("show", run, "--statement", page, "--declare", "owner=Ward 7 = 8")
+    assert shown.out == f"statement {page}\n"
+    text = page.read_text(encoding="utf-8")
+    assert "Ward 7 = 8" in text
+    record = json.loads((run / "record.json").read_text())
+    assert record["dataset"]["checksum"] not in text
+    assert "95 % interval" not in text
+    public = tmp_path / "public.html"
+    call("show", run, "--statement", public, "--public-test")
+    assert "95 % interval" in public.read_text(encoding="utf-8")
+
+
+def test_the_registry_entry_holds_declarations_and_no_private_result(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "declared.toml").write_text('owner = "Ward 7"\npurpose = "triage"\n')
+    printed = call("show", folder, "--registry", "--declare", "purpose=research").out
+    deployment = yaml.safe_load(printed)["deployment"]
+    assert deployment["basic"]["data_curators"][0]["data_curator_name"] == "Ward 7"
+    assert deployment["basic"]["intended_use"] == "research"
+    assert deployment["administrative"]["tier"] == 3
+    accuracy = json.loads((run / "record.json").read_text())["test"]["accuracy"]
+    told = f"{100 * accuracy:.1f}\N{NO-BREAK SPACE}%"
+    assert told not in printed
+    assert told in call("show", folder, "--registry", "--public-test").out
+
+
+def test_options_that_do_not_go_together_are_refused(run, tmp_path):
+    page = tmp_path / "a.html"
+    for arguments, words in (
+        (("--registry", "--json"), "do not go together"),
+        (("--registry", "--statement", page), "do not go together"),
+        (("--declare", "owner=x"), "--declare goes with"),
+        (("--public-test",), "--public-test goes with"),
+        (("--statement", page, "--declare", "owner"), "name=value"),
+        (("--statement", page, "--declare", "colour=red"), "no declaration 'colour'"),
+        (("--statement", run / "report.html"), "must be a new file"),
+    ):
+        assert_refused(call("show", run, *arguments), words)
+    assert not page.exists()
+
+
+def test_an_unfinished_run_has_no_statement(unfinished, tmp_path):
+    page = tmp_path / "a.html"
+    assert_refused(call("show", unfinished, "--statement", page), "not finished", "5 of 15")
+    assert not page.exists()
+
+
+def test_an_unfinished_run_on_a_table_says_what_is_spent(unfinished):
+    (unfinished / "ledger.jsonl").rename(unfinished / "ledger-moments.jsonl")
+    shown = call("show", unfinished)
+    assert "5 of 15 steps are charged" in shown.out
+    assert "cannot be resumed" in shown.out
+    assert "--resume" not in shown.out
+
+
+def test_a_run_without_test_data_is_shown(run, tmp_path):
+    record = json.loads((run / "record.json").read_text()) | {"test": {}}
+    (tmp_path / "record.json").write_text(json.dumps(record))
+    shown = call("show", tmp_path)
+    assert shown.code == 0
+    assert "not measured" in shown.out
+    assert "accuracy" not in shown.out
+    assert "report" not in shown.out.splitlines()[-1]

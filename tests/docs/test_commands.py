@@ -99,6 +99,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         ),
         "predict": output(f"predict {run} {examples} --json"),
         "show": output(f"show {run} --json"),
+        "compare": output(f"compare {run} --json"),
         "reproduce": output(f"reproduce fig3 --quick --out {folder / 'reproduction'} --json"),
         "doctor": output("doctor --json"),
     }

@@ -13,7 +13,7 @@ Record = dict[str, Any]
 
 _SENTENCE = (
     "(0.9996, 1e-05)-differentially private: adding or removing one example; Poisson sampling with"
-    " probability 0.25 for 40 steps; Gaussian noise of multiplier 21.3 from the system's"
+    " probability 0.2498 for 40 steps; Gaussian noise of multiplier 6.128 from the system's"
     " cryptographic generator; accounted with privacy loss distributions. Public: the number of"
     " examples (1437). Tuned on the data: nothing."
 )
@@ -75,7 +75,7 @@ def _complete() -> Record:
             "examples": 1437,
             "batch_size": 359,
             "steps": 40,
-            "noise_multiplier": 21.3,
+            "noise_multiplier": 6.12808578,  # that of ε = 0.9996
             "clipping": {"mode": "automatic", "clip_norm": 1.0},
             "sampling": "poisson",
             "relation": "add-or-remove",
@@ -149,3 +149,19 @@ def page() -> str:
 def record() -> Record:
     """A fresh copy for every test: it may be changed at will."""
     return copy.deepcopy(_complete())
+
+
+@pytest.fixture
+def bare(record: Record) -> Record:
+    """A record with nothing in it but what every record has."""
+    return record | {
+        "plan": {"batch_size": 359, "noise_multiplier": None},
+        "guarantee": {"epsilon": None, "delta": None, "steps": 0, "sentence": "No claim."},
+        "dataset": {"name": "digits", "train": 1437, "test": 0},
+        "recipe": {},
+        "test": {},
+        "history": [],
+        "alpha": {},
+        "sparsity": {},
+        "environment": {},
+    }

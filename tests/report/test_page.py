@@ -220,7 +220,11 @@ def test_the_report_is_written_with_its_figures(record: Record, tmp_path: Path) 
         "log-alpha.png",
         "log-alpha.svg",
     ]
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["figures", "report.html"]
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "figures",
+        "report.html",
+        "statement.html",
+    ]
 
 
 def test_a_failed_write_keeps_the_old_page(
@@ -237,4 +241,4 @@ def test_a_failed_write_keeps_the_old_page(
     with pytest.raises(DpvdError, match="no space"):
         write_report(RunRecord.from_dict(tables_only), tmp_path)
     assert page.read_bytes() == old
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "statement.html"}

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from dpvd.errors import DpvdError
 from dpvd.report.facts import DECLARATIONS, NOT_DECLARED
 from dpvd.report.registry import registry_entry, registry_yaml, to_yaml
+from dpvd.runs import RunRecord
+
+read = RunRecord.from_dict
 
 FIELDS = {
     "basic": {
@@ -58,18 +61,18 @@ def leaves(value):
 
 
 def test_the_entry_has_the_fields_of_tier_3(record):
-    deployment = registry_entry(record, {})["deployment"]
+    deployment = registry_entry(read(record), {})["deployment"]
     assert {name: set(part) for name, part in deployment.items()} == FIELDS
 
 
 def test_yaml_reads_back_as_what_was_written(record):
     declared = {"owner": 'Ward "7": A & B\nfloor #2', "purpose": "triage: yes"}
-    entry = registry_entry(record, declared)
-    assert yaml.safe_load(registry_yaml(record, declared)) == entry
+    entry = registry_entry(read(record), declared)
+    assert yaml.safe_load(registry_yaml(read(record), declared)) == entry
 
 
 def test_nothing_declared_is_written_as_such_and_nothing_is_made_up(record):
-    basic = registry_entry(record, {})["deployment"]["basic"]
+    basic = registry_entry(read(record), {})["deployment"]["basic"]
     fixed = basic.pop("data_product_type")
     assert fixed == "Machine learning model"
     assert set(leaves(basic)) == {NOT_DECLARED}
@@ -77,12 +80,12 @@ def test_nothing_declared_is_written_as_such_and_nothing_is_made_up(record):
 
 @pytest.mark.parametrize("name", sorted(set(DECLARATIONS) - {"bias", "data_collection"}))
 def test_what_was_declared_arrives(record, name):
-    assert "zebra crossing" in registry_yaml(record, {name: "zebra crossing"})
+    assert "zebra crossing" in registry_yaml(read(record), {name: "zebra crossing"})
 
 
 def test_epsilon_is_a_number_never_below_what_was_spent(record):
     record["guarantee"]["epsilon"] = 0.123456789
-    found = yaml.safe_load(registry_yaml(record, {}))["deployment"]["privacy_loss"]
+    found = yaml.safe_load(registry_yaml(read(record), {}))["deployment"]["privacy_loss"]
     parameters = found["privacy_parameters"]
     assert parameters == {"epsilon": 0.1235, "delta": 1e-05}
     assert found["privacy_parameters_details"] == record["guarantee"]["sentence"]
@@ -91,7 +94,7 @@ def test_epsilon_is_a_number_never_below_what_was_spent(record):
 @pytest.mark.parametrize("epsilon", ["inf", None])
 def test_a_run_without_privacy_states_no_number(record, epsilon):
     record["guarantee"]["epsilon"] = epsilon
-    deployment = registry_entry(record, {})["deployment"]
+    deployment = registry_entry(read(record), {})["deployment"]
     assert (
         "not differentially private" in deployment["privacy_loss"]["privacy_parameters"]["epsilon"]
     )
@@ -99,8 +102,8 @@ def test_a_run_without_privacy_states_no_number(record, epsilon):
     assert "delta" not in deployment["privacy_loss"]["privacy_parameters"]
 
 
-def test_an_empty_record_makes_an_entry_without_claims():
-    entry = registry_entry({}, {})["deployment"]
+def test_a_record_that_says_little_makes_an_entry_without_claims(bare):
+    entry = registry_entry(read(bare), {})["deployment"]
     assert "not differentially private" in entry["dp_variant"]["variant_name"]
     assert NOT_DECLARED in entry["implementation"]["preprocessing_and_hyperparameter_tuning"]
 
@@ -108,7 +111,7 @@ def test_an_empty_record_makes_an_entry_without_claims():
 @pytest.mark.parametrize("declared", [{"signature": "x"}, {"owner": ""}, {"owner": 7}])
 def test_declarations_are_checked(record, declared):
     with pytest.raises(DpvdError, match=r"declaration|owner must be words"):
-        registry_yaml(record, declared)
+        registry_yaml(read(record), declared)
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)

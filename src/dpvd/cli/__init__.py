@@ -1,4 +1,4 @@
-"""The command line: ``dpvd schema | train | budget | plan | predict | show | reproduce | doctor``.
+"""The command line: ``dpvd schema | train | budget | plan | predict | show | compare | ...``.
 
 A command is loaded when it is asked for: help and version need nothing, a question about a budget
 no torch.
@@ -36,6 +36,7 @@ COMMANDS = {
     "plan": "Show what each ε buys for a table of this shape: noise, limits on attacks, accuracy.",
     "predict": "Predict each example's class, its probability, and the spread of the probability.",
     "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
+    "compare": "Compare finished runs: result, calibration and privacy, with means over seeds.",
     "reproduce": "Run the paper's experiments without a record; write tables, figures, verdicts.",
     "doctor": "Show versions, threads and what draws the noise; test the key stream and the noise.",
 }

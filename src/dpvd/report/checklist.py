@@ -84,17 +84,20 @@ class Answer:
         return NOT_DECLARED in self.says
 
 
-def checklist(record: RunRecord, declared: Mapping[str, str]) -> list[Answer]:
+def checklist(
+    record: RunRecord, declared: Mapping[str, str], *, with_test: bool = False
+) -> list[Answer]:
     """Return an answer to each item, "not declared" where nobody gave one.
 
     Args:
         record: a run's record.
         declared: what people said of the release; see ``dpvd.report.facts.DECLARATIONS``.
+        with_test: whether results on test data may be told.
 
     Raises:
         DpvdError: if a declaration has an unknown name or no words.
     """
-    facts = statement_facts(record, declared)
+    facts = statement_facts(record, declared, with_test=with_test)
     return [
         Answer(
             item=item.title,

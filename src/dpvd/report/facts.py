@@ -12,7 +12,16 @@ from dpvd.privacy import round_up
 from dpvd.report.wording import percent, plain
 from dpvd.runs import RunRecord
 
-__all__ = ["DECLARATIONS", "NOT_DECLARED", "check_declared", "statement_facts"]
+__all__ = [
+    "DECLARATIONS",
+    "NOT_DECLARED",
+    "check_declared",
+    "columns_read_off",
+    "is_measured",
+    "releases_of",
+    "statement_facts",
+    "table_of",
+]
 
 NOT_DECLARED = "not declared"
 
@@ -84,11 +93,21 @@ def check_declared(declared: Mapping[str, str]) -> dict[str, str]:
     return {name: phrase(value, name) for name, value in declared.items()}
 
 
-def statement_facts(record: RunRecord, declared: Mapping[str, str]) -> dict[str, str]:
+def statement_facts(
+    record: RunRecord, declared: Mapping[str, str], *, with_test: bool = False
+) -> dict[str, str]:
     """Return what the record and the declarations say, by point.
 
     Guarantees: every declaration of ``DECLARATIONS`` is among the points, as "not declared" where
-    it was not made.
+    it was not made. No result on test data is among them unless it is asked for.
+
+    Args:
+        record: a run's record.
+        declared: what people said of the release.
+        with_test: whether results on test data, which are exact, may be told.
+
+    Raises:
+        DpvdError: if a declaration has an unknown name or no words.
     """
     said = dict.fromkeys(DECLARATIONS, NOT_DECLARED) | check_declared(declared)
     guarantee = record.guarantee
@@ -99,33 +118,85 @@ def statement_facts(record: RunRecord, declared: Mapping[str, str]) -> dict[str,
         "covered": _covered(record, guarantee),
         "released": _RELEASED,
         "unit": _unit(unit),
+        "rows_per_unit": _rows_per_unit(record, said["rows_per_unit"]),
         "adjacency": _adjacency(str(guarantee.get("relation") or plan.get("relation")), unit),
         "accounting": _accounting(record, guarantee),
         "assumptions": _assumptions(guarantee, plan),
         "met": _met(guarantee),
         "formal": str(record.guarantee["sentence"]),
         "tuning": _tuning(guarantee),
-        "preprocessing": str(record.dataset.get("preprocessing") or NOT_DECLARED),
+        "preprocessing": _preprocessing(record),
         "public": _public(guarantee),
         "composition": _composition(said["earlier_runs"]),
         "post_processing": _POST_PROCESSING,
         "floating_point": _FLOATING_POINT,
         "timing": _TIMING,
         "randomness": _randomness(guarantee, plan),
-        "mechanism": _mechanism(guarantee, plan),
-        "utility": _utility(record),
+        "mechanism": _mechanism(record),
+        "utility": _utility(record, with_test),
         "code": _code(record),
     }
 
 
 def _covered(record: RunRecord, guarantee: Mapping[str, Any]) -> str:
-    steps = guarantee.get("steps")
-    training = "Training" if steps is None else f"Training, {plain(steps)} noisy steps in all"
-    outside = guarantee.get("not_covered") or ()
-    rest = f" Not covered: {plain(list(outside))}." if outside else ""
     if not record.is_private:
         return "Nothing: the run is not differentially private."
-    return f"{training}. Preprocessing and tuning only as far as said below.{rest}"
+    steps = guarantee.get("steps")
+    training = "Training" if steps is None else f"Training, {plain(steps)} noisy steps in all"
+    names = [str(entry.get("name")) for entry in releases_of(record)]
+    parts = f" ({', '.join(names)})" if names else ""
+    outside = guarantee.get("not_covered") or ()
+    rest = f" Not covered: {'; '.join(map(str, outside))}." if outside else ""
+    return f"{training}{parts}. Preprocessing and tuning only as far as said below.{rest}"
+
+
+def releases_of(record: RunRecord) -> list[Mapping[str, Any]]:
+    """Return the parts that the budget was split into; none where all went into the steps."""
+    return list(getattr(record, "releases", None) or ())
+
+
+def table_of(record: RunRecord) -> Mapping[str, Any]:
+    """Return what the record says of the table that was learnt; nothing for other data."""
+    return getattr(record, "table", None) or {}
+
+
+def columns_read_off(record: RunRecord) -> list[str]:
+    """Return the columns, and the target, whose description was read off the data without noise."""
+    table = table_of(record)
+    schema = table.get("schema") or (table.get("encoder") or {}).get("schema") or {}
+    columns = schema.get("columns") or {}
+    found = [
+        str(name)
+        for name, column in columns.items()
+        if isinstance(column, Mapping) and column.get("source") == "data"
+    ]
+    target = schema.get("target") or {}
+    if isinstance(target, Mapping) and target.get("source") == "data":
+        found.append(str(target.get("name", "the target")))
+    return found
+
+
+def _read_off(record: RunRecord) -> list[str]:
+    columns = columns_read_off(record)
+    if not columns:
+        return []
+    return [f"bounds and categories that were read off the data: {', '.join(columns)}"]
+
+
+def _preprocessing(record: RunRecord) -> str:
+    words = str(record.dataset.get("preprocessing") or NOT_DECLARED)
+    read_off = "; ".join(_read_off(record))
+    return f"{words}; {read_off}" if read_off else words
+
+
+def _rows_per_unit(record: RunRecord, declared: str) -> str:
+    """What the program held to comes before what people say."""
+    rows = table_of(record).get("rows_per_unit")
+    if not is_finite_number(rows):
+        return declared
+    if rows == 1:
+        return "One, as accounted."
+    return f"At most {plain(rows)}, chosen at random; sampled and clipped together, as accounted."
 
 
 def _unit(unit: str) -> str:
@@ -197,10 +268,15 @@ def _randomness(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     return NOT_DECLARED if source is None else f"Noise and sampling come from {source}."
 
 
-def _mechanism(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
+def _mechanism(record: RunRecord) -> str:
+    guarantee = record.guarantee
+    plan = record.plan
     noise = guarantee.get("noise_multiplier", plan.get("noise_multiplier"))
     if not is_finite_number(noise) or noise == 0:
         return "No noise was added."
+    if releases_of(record):
+        parts = [_release(entry) for entry in releases_of(record)]
+        return f"Gaussian mechanism on bounded sums over the data: {'; '.join(parts)}."
     clipping = plan.get("clipping") or {}
     norm = clipping.get("clip_norm")
     bound = f" to norm {plain(norm)}" if is_finite_number(norm) else ""
@@ -211,15 +287,36 @@ def _mechanism(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     )
 
 
-def _utility(record: RunRecord) -> str:
+def _release(entry: Mapping[str, Any]) -> str:
+    noise = entry.get("noise_multiplier")
+    words = f"standard deviation {noise:.6g} times" if is_finite_number(noise) else "in units of"
+    return f"{entry.get('name')}, {words} the sensitivity"
+
+
+_MEASURES = {"auc": "AUC", "rmse": "root mean squared error", "mae": "mean absolute error"}
+
+
+def is_measured(record: RunRecord) -> bool:
+    """Whether the record holds a result on test data."""
+    return any(is_finite_number(record.test.get(name)) for name in ("accuracy", *_MEASURES))
+
+
+def _utility(record: RunRecord, told: bool) -> str:
     test = record.test
-    if not is_finite_number(test.get("accuracy")):
-        return "not measured"
-    low, high = test.get("interval") or (None, None)
-    return (
-        f"Test accuracy {percent(test['accuracy'])} (95 % interval {percent(low)} to"
-        f" {percent(high)}), computed exactly from the test data."
-    )
+    known = [name for name in ("accuracy", *_MEASURES) if is_finite_number(test.get(name))]
+    if not known:
+        return "Not measured."
+    if not told:
+        return (
+            "Measured on test data. The results are exact, no noise protects the test data, and"
+            " they are not told here."
+        )
+    parts = [f"{_MEASURES[name]} {test[name]:.4g}" for name in known if name in _MEASURES]
+    if "accuracy" in known:
+        low, high = test.get("interval") or (None, None)
+        accuracy = f"accuracy {percent(test['accuracy'])}"
+        parts.insert(0, f"{accuracy} (95 % interval {percent(low)} to {percent(high)})")
+    return f"On test data: {', '.join(parts)}; computed exactly."
 
 
 def _code(record: RunRecord) -> str:

@@ -19,6 +19,7 @@ from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from dpvd.files import write_atomically
 from dpvd.privacy import round_up
+from dpvd.report.facts import table_of
 from dpvd.report.svg import FIGURE_STYLE, PALETTE, png_bytes, svg_bytes
 from dpvd.report.wording import percent
 from dpvd.runs import RunRecord
@@ -38,6 +39,7 @@ _WIDTH = 4.8
 _HEIGHT = 4.2
 # log α from which a weight is pruned: Molchanov et al. 2017 (arXiv 1701.05369v3), section 5
 _PRUNE_AT = 3.0
+_LONGEST_NAME = 10  # characters of a class
 _MOST_CELLS_WITH_NUMBERS = 15  # classes; above this the numbers in a confusion matrix overlap
 
 Points = tuple[list[float], list[float]]
@@ -172,7 +174,7 @@ def confusion(record: RunRecord) -> Figure | None:
     axes = figure.subplots()
     axes.pcolormesh(colours)
     if classes <= _MOST_CELLS_WITH_NUMBERS:
-        _write_counts(axes, matrix, share)
+        _write_counts(axes, matrix, share, _class_names(record, classes))
     axes.tick_params(length=0)
     axes.grid(False)
     axes.set_aspect("equal")
@@ -181,8 +183,19 @@ def confusion(record: RunRecord) -> Figure | None:
     return figure
 
 
+def _class_names(record: RunRecord, classes: int) -> list[str]:
+    """The names of the classes, cut where they would not fit; numbers if the record has none."""
+    known = table_of(record).get("classes") or record.dataset.get("class_names") or ()
+    if not isinstance(known, list | tuple) or len(known) != classes:
+        return [str(index) for index in range(classes)]
+    return [text if len(text := str(name)) <= _LONGEST_NAME else text[:9] + "…" for name in known]
+
+
 def _write_counts(
-    axes: Axes, matrix: npt.NDArray[np.float64], share: npt.NDArray[np.float64]
+    axes: Axes,
+    matrix: npt.NDArray[np.float64],
+    share: npt.NDArray[np.float64],
+    names: list[str],
 ) -> None:
     """Write the counts into the cells that have any, and the classes beside them."""
     for row, column in np.argwhere(matrix):
@@ -197,8 +210,8 @@ def _write_counts(
             fontsize=8,
         )
     centres = np.arange(len(matrix)) + 0.5
-    names = [str(index) for index in range(len(matrix))]
-    axes.set_xticks(centres, names)
+    is_long = max(map(len, names)) > 3
+    axes.set_xticks(centres, names, rotation=45 if is_long else 0)
     axes.set_yticks(centres, names)
 
 

@@ -1,6 +1,7 @@
 """The report of a run: one HTML page that needs nothing but itself, and the figures as files.
 
-Everything here is a pure function of the run's ``RunRecord``: the same record gives the same page.
+Everything here is a pure function of the run's ``RunRecord`` and of what was declared beside it:
+the same record gives the same page.
 """
 
 import json
@@ -8,115 +9,147 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
+from dpvd.errors import is_finite_number
 from dpvd.files import write_atomically
 from dpvd.privacy import round_up
+from dpvd.report.declared import declared_for
+from dpvd.report.facts import check_declared, is_measured, table_of
 from dpvd.report.figures import Illustration, illustrate, write_figures
+from dpvd.report.sections import cells, common
+from dpvd.report.statement_page import STATEMENT, write_statement
 from dpvd.report.svg import inline_svg
-from dpvd.report.wording import label, noise_warning, percent, plain, promises, uncovered
+from dpvd.report.templates import template
+from dpvd.report.wording import METHODS, percent
 from dpvd.runs import FIGURES, REPORT, RunRecord
 
 __all__ = ["render", "write_report"]
 
-_METHODS = {
-    "dpvd": "private variational dropout (Algorithm 1)",
-    "svi": "private stochastic variational inference",
-    "dpsgd": "private stochastic gradient descent",
-    "none": "ordinary training, without privacy",
-}
 
-
-def render(record: RunRecord) -> str:
-    """Return the report as one self-contained HTML page.
+def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
+    """Return the report as one self-contained HTML page, for the holder of the data.
 
     Guarantees: every text of the record is escaped; the page loads nothing from anywhere and runs
     no script; a run without a finite ε says "Not differentially private" at the top, and one whose
-    noise can be repeated says for whom it is not private.
+    noise can be repeated says for whom it is not private. What must not be passed on is named.
 
     Args:
         record: the run's record.
+        declared: what people said of the release; what the record holds of it if None.
 
     Returns:
         HTML, starting with its doctype.
-    """
-    return _render(record, illustrate(record))
-
-
-def write_report(record: RunRecord, folder: Path) -> Path:
-    """Write page and figures into a run's folder and return the path of the page.
-
-    Guarantees: each file appears complete or not at all; the page comes last.
 
     Raises:
-        DpvdError: if they cannot be written.
+        DpvdError: if a declaration has an unknown name or no words.
     """
+    said = declared_for(record) if declared is None else check_declared(declared)
+    return _render(record, illustrate(record), said)
+
+
+def write_report(record: RunRecord, folder: Path | str) -> Path:
+    """Write both pages and the figures into a run's folder and return the path of the report.
+
+    ``report.html`` is for the holder of the data, ``statement.html`` beside it to hand out. Both
+    hold what ``declared.toml`` in the folder says.
+
+    Guarantees: each file appears complete or not at all; the report comes last.
+
+    Raises:
+        DpvdError: if they cannot be written, or a declaration is none.
+    """
+    place = Path(folder)
+    declared = declared_for(record, place)
     illustrations = illustrate(record)
-    page = folder / REPORT
-    write_figures(illustrations, folder / FIGURES)
-    write_atomically(page, _render(record, illustrations).encode("utf-8"))
+    page = place / REPORT
+    content = _render(record, illustrations, declared).encode("utf-8")
+    write_figures(illustrations, place / FIGURES)
+    write_statement(place / STATEMENT, record, declared)
+    write_atomically(page, content)
     return page
 
 
-def _render(record: RunRecord, illustrations: Sequence[Illustration]) -> str:
-    environment = Environment(
-        loader=PackageLoader("dpvd.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+def _render(
+    record: RunRecord, illustrations: Sequence[Illustration], declared: Mapping[str, str]
+) -> str:
     drawings = [(each, inline_svg(each.svg, each.name, each.description)) for each in illustrations]
-    page = environment.get_template("page.html")
-    return page.render(
+    return template("page.html").render(
+        **common(record, declared, with_test=True),
         title=_title(record),
         subtitle=_subtitle(record),
-        private=record.is_private,
-        noise_warning=noise_warning(record),
-        statement=record.guarantee["sentence"],
         tiles=_tiles(record),
-        promises=promises(record),
-        uncovered=uncovered(record),
+        held=_held(record),
         drawings=drawings,
         tables=_tables(record),
         layers=[str(line) for line in record.model["layers"]],
-        version=record.version,
         record=json.dumps(record.to_dict(), indent=2, ensure_ascii=False),
     )
 
 
+def _held(record: RunRecord) -> str:
+    """What of the page must not be passed on."""
+    parts = ["the size and the name of the data"]
+    if record.dataset.get("checksum"):
+        parts.insert(0, "a checksum of the data")
+    if is_measured(record):
+        parts.insert(0, "exact results on the test data")
+    *first, last = parts
+    return f"{', '.join(first)} and {last}" if first else last
+
+
 def _title(record: RunRecord) -> str:
-    start = "Test accuracy not measured"
-    if record.test["accuracy"] is not None:
-        start = f"{percent(record.test['accuracy'])} test accuracy"
+    test = record.test
+    start = "Trained"
+    if is_finite_number(test.get("accuracy")):
+        start = f"{percent(test['accuracy'])} test accuracy"
+    elif is_finite_number(test.get("rmse")):
+        start = f"Test error {test['rmse']:.4g} (RMSE)"
     if not record.is_private:
-        return f"{start}, without privacy"
+        return f"{start}, without privacy" if start != "Trained" else "Trained without privacy"
     return f"{start} at ε = {round_up(record.guarantee['epsilon'])}"
 
 
 def _subtitle(record: RunRecord) -> list[str]:
     created = record.created.replace("T", " ").replace("Z", " UTC")
-    method = _METHODS.get(record.method, record.method)
+    method = METHODS.get(record.method, record.method)
     return [str(record.dataset["name"]), method, created]
 
 
 def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     """The few numbers a reader looks for first, as (name, value, note)."""
-    test = record.test
-    low, high = test["interval"] or (None, None)
-    interval = f"95\N{NO-BREAK SPACE}% interval {percent(low)} to {percent(high)}"
     spent = "∞"
     condition = "no limit on what the model may reveal"
     if record.is_private:
         spent = round_up(record.guarantee["epsilon"])
         condition = f"at δ = {record.guarantee['delta']:g}"
-    calibration = "mean gap between confidence and accuracy"
+    first, *others = _result_tiles(record.test)
     return [
-        ("Test accuracy", percent(test["accuracy"]), interval),
+        first,
         ("Privacy spent, ε", spent, condition),
-        ("Calibration error", percent(test["calibration_error"]), calibration),
+        *others,
         ("Training time", _duration(record.seconds), ""),
     ]
+
+
+def _result_tiles(test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+    """What was measured on test data; one tile that says so if nothing was."""
+    tiles = []
+    if is_finite_number(test.get("accuracy")):
+        low, high = test["interval"]
+        interval = f"95\N{NO-BREAK SPACE}% interval {percent(low)} to {percent(high)}"
+        tiles.append(("Test accuracy", percent(test["accuracy"]), interval))
+    if is_finite_number(test.get("rmse")):
+        note = "root mean squared, in the unit of the target"
+        tiles.append(("Test error", f"{test['rmse']:.4g}", note))
+    if is_finite_number(test.get("auc")):
+        note = "chance that a random positive scores above a random negative"
+        tiles.append(("Test AUC", f"{test['auc']:.3f}", note))
+    if is_finite_number(test.get("calibration_error")):
+        note = "mean gap between confidence and accuracy"
+        tiles.append(("Calibration error", percent(test["calibration_error"]), note))
+    if is_finite_number(test.get("interval_coverage")):
+        note = "test targets within their predicted interval"
+        tiles.append(("Interval coverage", percent(test["interval_coverage"]), note))
+    return tiles or [("Test result", "not measured", "there were no test data")]
 
 
 def _duration(seconds: float) -> str:
@@ -142,7 +175,11 @@ def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
         **record.recipe,
     }
     test = {key: value for key, value in record.test.items() if isinstance(value, int | float)}
-    model = {"parameters": record.model.get("parameters"), **record.sparsity.get("total", {})}
+    pruning = {
+        key: value for key, value in record.sparsity.get("total", {}).items() if key != "name"
+    }
+    model = {"parameters": record.model.get("parameters"), **pruning}
+    table = {key: value for key, value in table_of(record).items() if _is_short(value)}
     named: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         (
             "Privacy plan",
@@ -152,11 +189,13 @@ def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
         ("How it was trained", "The settings of the training run.", run),
         ("Test results", "Measured on the test examples.", test),
         ("Model", "Parameters, and weights that pruning would remove.", model),
-        ("Data", "The checksum identifies the exact data.", record.dataset),
+        ("Data", "The checksum identifies the exact data: keep it to yourself.", record.dataset),
+        ("Table", "What one row is.", table),
         ("Environment", "Where it ran.", record.environment),
     )
-    return [(name, note, _cells(rows)) for name, note, rows in named if rows]
+    return [(name, note, cells(rows)) for name, note, rows in named if rows]
 
 
-def _cells(rows: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(label(key), plain(value)) for key, value in rows.items()]
+def _is_short(value: object) -> bool:
+    """Whether a value fits into a cell; a schema does not, and stands in the record."""
+    return isinstance(value, str | int | float | list) and len(str(value)) <= 200

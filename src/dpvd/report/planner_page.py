@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from math import log
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from dpvd.errors import DpvdError
 from dpvd.privacy import Interpretation, Relation, round_up
 from dpvd.report.lay_reading import lay_reading, percent_up
+from dpvd.report.templates import template
 
 __all__ = ["PlannerRow", "planner_rows", "render_planner"]
 
@@ -126,19 +125,12 @@ def render_planner(rows: Sequence[PlannerRow], facts: Mapping[str, Any]) -> str:
         facts: ``examples``, ``features``, ``classes``, ``delta``, ``unit_rows``,
             ``rehearsed_rows`` and ``version``.
     """
-    environment = Environment(
-        loader=PackageLoader("dpvd.report", ""),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     chosen = min(range(len(rows)), key=lambda number: abs(log(float(rows[number].epsilon))))
     data = [
         {"epsilon": row.epsilon, "x": row.x, "values": row.values, "reading": row.reading}
         for row in rows
     ]
-    return environment.get_template("planner.html").render(
+    return template("planner.html").render(
         rows=rows,
         facts=facts,
         chosen=chosen,

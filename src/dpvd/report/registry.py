@@ -20,7 +20,9 @@ _UNSAFE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff\ufffe\uffff]")
 _NO_EPSILON = "not differentially private: no finite epsilon holds"
 
 
-def registry_yaml(record: RunRecord, declared: Mapping[str, str]) -> str:
+def registry_yaml(
+    record: RunRecord, declared: Mapping[str, str], *, with_test: bool = False
+) -> str:
     """Return the registry's entry for a run, as YAML.
 
     Guarantees: what nobody declared is written as "not declared"; ε is never below what was spent;
@@ -29,16 +31,19 @@ def registry_yaml(record: RunRecord, declared: Mapping[str, str]) -> str:
     Args:
         record: a run's record.
         declared: what people said of the release; see ``dpvd.report.facts.DECLARATIONS``.
+        with_test: whether results on test data, which are exact, may be told.
 
     Raises:
         DpvdError: if a declaration has an unknown name or no words.
     """
-    return to_yaml(registry_entry(record, declared))
+    return to_yaml(registry_entry(record, declared, with_test=with_test))
 
 
-def registry_entry(record: RunRecord, declared: Mapping[str, str]) -> dict[str, Any]:
+def registry_entry(
+    record: RunRecord, declared: Mapping[str, str], *, with_test: bool = False
+) -> dict[str, Any]:
     """Return the entry of :func:`registry_yaml` as plain data."""
-    facts = statement_facts(record, declared)
+    facts = statement_facts(record, declared, with_test=with_test)
     return {
         "deployment": {
             "basic": _basic(facts),

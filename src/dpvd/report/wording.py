@@ -9,6 +9,7 @@ from dpvd.privacy import round_up
 from dpvd.runs import RunRecord
 
 __all__ = [
+    "METHODS",
     "guess_limit",
     "label",
     "noise_warning",
@@ -17,6 +18,15 @@ __all__ = [
     "promises",
     "uncovered",
 ]
+
+METHODS = {
+    "dpvd": "private variational dropout (Algorithm 1)",
+    "svi": "private stochastic variational inference",
+    "dpsgd": "private stochastic gradient descent",
+    "none": "ordinary training, without privacy",
+    "own": "trained by a program of one's own",
+}
+"""Methods in words, by their names in a record."""
 
 
 def percent(share: object, decimals: int = 1) -> str:
@@ -109,7 +119,7 @@ def promises(record: RunRecord) -> list[tuple[str, str]]:
         ("Who is protected", _unit_words(unit)),
         ("Against what", _relation_words(relation, unit)),
         (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
-        (f"What δ = {delta:g} means", _delta_words(delta, unit, record.dataset["train"])),
+        (f"What δ = {delta:g} means", _delta_words(delta, unit, _public_size(record))),
         ("Who the adversary may be", _adversary_words(is_repeatable)),
     ]
 
@@ -120,8 +130,13 @@ _OPEN_POINTS = {
 }
 
 
-def uncovered(record: RunRecord) -> list[tuple[str, str]]:
-    """What the guarantee does not cover, in (heading, explanation) pairs: on every private page."""
+def uncovered(record: RunRecord, *, with_test: bool = True) -> list[tuple[str, str]]:
+    """What the guarantee does not cover, in (heading, explanation) pairs: on every private page.
+
+    Args:
+        record: the run's record.
+        with_test: whether the page shows results on test data.
+    """
     guarantee = record.guarantee
     public = guarantee.get("public") or ()
     facts = f"Treated as public, and not protected: {plain(list(public))}. " if public else ""
@@ -131,14 +146,7 @@ def uncovered(record: RunRecord) -> list[tuple[str, str]]:
             words = plain(list(guarantee[name]))
             open_points.append((heading, f"{words}.".capitalize()))
     return [
-        (
-            "The test data",
-            (
-                "Accuracy, calibration and the confusion matrix on this page are computed from the"
-                " test examples, which no noise protects. If the test data is sensitive, do not"
-                " pass them on."
-            ),
-        ),
+        ("The test data", _test_words(record, with_test)),
         ("Choices made by looking at the data", _tuning_words(guarantee)),
         *open_points,
         (
@@ -164,6 +172,20 @@ def uncovered(record: RunRecord) -> list[tuple[str, str]]:
             ),
         ),
     ]
+
+
+def _test_words(record: RunRecord, shown: bool) -> str:
+    if not any(is_finite_number(value) for value in record.test.values()):
+        return "The model was not tested by this program. Results on other data are not covered."
+    if not shown:
+        return (
+            "Results on test data are exact: no noise protects the test examples. This page shows"
+            " none."
+        )
+    return (
+        "Results on this page are computed from the test examples, which no noise protects. If the"
+        " test data is sensitive, do not pass them on."
+    )
 
 
 def _tuning_words(guarantee: Mapping[str, Any]) -> str:
@@ -212,6 +234,11 @@ def _epsilon_words(epsilon: float, delta: float, unit: str) -> str:
     if limit > 99:
         words += f" That is little protection for one {unit} in the worst case."
     return words
+
+
+def _public_size(record: RunRecord) -> object:
+    """The number of examples that may be told: that of the plan, where the true one is secret."""
+    return record.plan.get("examples", record.dataset["train"])
 
 
 def _delta_words(delta: float, unit: str, examples: object) -> str:

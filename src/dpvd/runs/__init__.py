@@ -7,6 +7,7 @@ from dpvd.runs.load import TrainedRun
 from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
+from dpvd.runs.own_run import load_own_model
 from dpvd.runs.prepare import PreparedRun, prepare_run
 from dpvd.runs.recipes import (
     NetworkKind,
@@ -29,6 +30,7 @@ from dpvd.runs.run_dir import (
     REPORT,
     read_key,
 )
+from dpvd.runs.spent import Total, event_of, total_spent
 from dpvd.runs.tables import (
     INTERVAL,
     PreparedTable,
@@ -61,6 +63,7 @@ __all__ = [
     "RunRecord",
     "Scale",
     "TableChoice",
+    "Total",
     "TrainedRun",
     "TrainedTable",
     "charged_in",
@@ -68,9 +71,11 @@ __all__ = [
     "default_clipping",
     "default_steps",
     "evaluate",
+    "event_of",
     "execute",
     "execute_table",
     "load_images",
+    "load_own_model",
     "ordinary_recipe",
     "predict_dist",
     "prepare_run",
@@ -78,5 +83,6 @@ __all__ = [
     "private_recipe",
     "read_key",
     "resume_table",
+    "total_spent",
     "train_and_evaluate",
 ]

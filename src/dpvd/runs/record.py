@@ -23,8 +23,9 @@ NEEDED = {
     "model": ("network", "layers"),
     "plan": ("batch_size", "noise_multiplier"),
     "guarantee": ("sentence", "epsilon", "delta", "steps"),
-    "test": ("accuracy", "interval", "calibration_error"),
 }
+# Of test data with classes; a run may have been tested otherwise, or not at all.
+TEST_OF_CLASSES = ("accuracy", "interval", "calibration_error")
 KINDS: dict[str, type | tuple[type, ...]] = {
     "method": str,
     "seed": int,
@@ -134,6 +135,9 @@ class RunRecord:
         for name, needed in NEEDED.items():
             if not set(needed) <= set(getattr(self, name)):
                 raise DpvdError(f"the part {name!r} is missing or incomplete")
+        measured = [name in self.test for name in TEST_OF_CLASSES]
+        if any(measured) and not all(measured):
+            raise DpvdError("the part 'test' is missing or incomplete")
 
     # What is read out of it. Rows and values that are missing are skipped.
 

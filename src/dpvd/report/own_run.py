@@ -1,0 +1,59 @@
+"""A model that was trained from Python, written as ``dpvd train`` writes one."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor, nn
+
+from dpvd.errors import DpvdError
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import Guarantee
+from dpvd.report.page import write_report
+from dpvd.runs import RECORD, RunRecord
+from dpvd.runs.own_run import own_record, save_own_model
+from dpvd.training import FitResult, Recipe
+
+__all__ = ["write_run"]
+
+
+def write_run(
+    folder: Path | str,
+    model: nn.Module,
+    result: FitResult | Guarantee,
+    plan: PrivacyPlan,
+    *,
+    name: str,
+    recipe: Recipe | None = None,
+    test: tuple[Tensor, Tensor] | Mapping[str, float] | None = None,
+) -> RunRecord:
+    """Write model, record and pages of a model that was trained from Python.
+
+    ``dpvd show`` and ``dpvd compare`` read the folder, ``dpvd.runs.load_own_model`` the weights.
+
+    Guarantees: nothing is written if something does not fit. A record that is there already is not
+    replaced.
+
+    Args:
+        folder: of the run: new, or the one that ``dpvd.fit`` was given.
+        model: any module, trained.
+        result: of ``dpvd.fit``; or, after a loop of one's own, ``step.guarantee(delta)``.
+        plan: under which it was trained.
+        name: of the data, in words; it stands in the report and not on the page to hand out.
+        recipe: how it was optimised, if there is a recipe.
+        test: inputs and classes of test data, for a model that returns logits; or results that
+            were computed elsewhere, by name (``{"rmse": 1.2}``). They are exact, not private.
+
+    Raises:
+        DpvdError: if model, result and plan do not belong together, or the folder cannot be
+            written or holds a record.
+    """
+    place = Path(folder)
+    if (place / RECORD).exists():
+        raise DpvdError(f"{place} holds a finished run already: choose another folder")
+    record = own_record(model, result, plan, name=name, recipe=recipe, test=test)
+    checksum = save_own_model(model, place)
+    record = replace(record, model={**record.model, "checksum": checksum})
+    record.write(place)
+    write_report(record, place)
+    return record
