@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,28 +14,48 @@ from torch import Tensor
 
 from dpvd.cli.console import print_json
 from dpvd.cli.options import AsJson
+from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
+from dpvd.cli.table_predictions import TablePredictions
+from dpvd.data import open_table, read_array
 from dpvd.errors import DpvdError, positive_int
-from dpvd.runs import TrainedRun
+from dpvd.files import replacing
+from dpvd.runs import RunRecord, TrainedRun, TrainedTable
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "predict"]
 
 EXAMPLES = (
     "dpvd predict runs/first new.csv",
-    "dpvd predict runs/first new.npy --samples 100 --out predictions.csv",
+    "dpvd predict runs/patients new.csv --coverage 0.9 --out predictions.csv",
 )
+
+COLUMNS = ["row", "class", "probability", "spread"]
 
 
 def predict(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     inputs: Annotated[
         Path,
-        typer.Argument(help="Examples: .csv (one row each, no labels; a header is fine) or .npy"),
+        typer.Argument(
+            help="A table with the columns of the one trained on; or, for networks, numbers: .csv"
+            " (one row each, no labels), .npy or .npz"
+        ),
     ],
     samples: Annotated[
         int,
         typer.Option(help="Weight samples to average over.", rich_help_panel="Prediction"),
     ] = 32,
+    coverage: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of these rows of a table to answer; the least certain others are marked in"
+            " a column abstain. Default: no such column.",
+            metavar="SHARE",
+            rich_help_panel="Prediction",
+        ),
+    ] = None,
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = None,
     out_file: Annotated[
         Path | None,
         typer.Option(
@@ -49,40 +70,35 @@ def predict(
         raise DpvdError("give --out or --json, not both")
     if out_file is not None and out_file.exists():
         raise DpvdError(f"{out_file} exists already: choose another --out")
-    trained = TrainedRun(run)
-    x = _read(inputs)
-    probabilities, spread = trained.predict_dist(x, samples)
-    rows = _rows(probabilities, spread)
-    if as_json:
-        print_json(rows)
-    elif out_file is None:
-        _write_csv(rows, sys.stdout)
+    if RunRecord.read(run).table:
+        source = open_table(inputs, delimiter=delimiter_mark(delimiter), encoding=encoding)
+        predictions = TablePredictions(TrainedTable(run), source, samples, coverage)
+        columns = predictions.columns
+        rows = predictions.rows()
     else:
-        try:
-            with out_file.open("x", newline="", encoding="utf-8") as file:
-                _write_csv(rows, file)
-        except OSError as error:
-            raise DpvdError(
-                f"cannot write {out_file} ({error.strerror}): choose another --out"
-            ) from error
+        of_tables = {"--coverage": coverage, "--delimiter": delimiter, "--encoding": encoding}
+        for flag, value in of_tables.items():
+            if value is not None:
+                raise DpvdError(f"{flag} can be given for tables only")
+        columns = COLUMNS
+        rows = iter(_network_rows(TrainedRun(run), inputs, samples))
+    if as_json:
+        print_json([dict(zip(columns, row, strict=True)) for row in rows])
+    elif out_file is None:
+        _write_csv(columns, rows, sys.stdout)
+    else:
+        _write_file(columns, rows, out_file)
 
 
-def _rows(probabilities: Tensor, spread: Tensor) -> list[dict[str, Any]]:
-    """The most likely class of each example, with its probability and the spread of that.
-
-    Args:
-        probabilities, spread: [examples, classes].
-    """
+def _network_rows(trained: TrainedRun, inputs: Path, samples: int) -> list[list[Any]]:
+    """The most likely class of each example, with its probability and the spread of that."""
+    probabilities, spread = trained.predict_dist(_read(inputs), samples)  # [examples, classes]
+    names = trained.record.dataset.get("class_names")
     rows = []
     for index, label in enumerate(probabilities.argmax(1).tolist()):
-        rows.append(
-            {
-                "row": index,
-                "class": label,
-                "probability": round(float(probabilities[index, label]), 6),
-                "spread": round(float(spread[index, label]), 6),
-            }
-        )
+        probability = round(float(probabilities[index, label]), 6)
+        deviation = round(float(spread[index, label]), 6)
+        rows.append([index, names[label] if names else label, probability, deviation])
     return rows
 
 
@@ -90,7 +106,7 @@ def _read(path: Path) -> Tensor:
     if not path.is_file():
         raise DpvdError(f"there is no file {path}")
     try:
-        values = _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
+        values = _values(path)
         # Too large for float32 becomes infinite, and is refused below.
         with np.errstate(over="ignore"):
             x = torch.from_numpy(np.asarray(values).astype(np.float32, casting="same_kind"))
@@ -111,6 +127,12 @@ def _read(path: Path) -> Tensor:
             f" {int(bad[0])} (from 0)"
         )
     return x
+
+
+def _values(path: Path) -> Any:
+    if path.suffix == ".npz":
+        return read_array(path)
+    return _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
 
 
 def _read_npy(path: Path) -> npt.NDArray[Any]:
@@ -136,7 +158,16 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def _write_csv(rows: list[dict[str, Any]], file: Any) -> None:
-    writer = csv.DictWriter(file, ["row", "class", "probability", "spread"])
-    writer.writeheader()
+def _write_file(columns: list[str], rows: Iterator[list[Any]], path: Path) -> None:
+    """Write the whole file or none: a row that cannot be read leaves nothing behind."""
+    with replacing(path) as partial, partial.open("x", newline="", encoding="utf-8") as file:
+        _write_csv(columns, rows, file)
+
+
+def _write_csv(columns: list[str], rows: Iterator[list[Any]], file: Any) -> None:
+    writer = csv.writer(file)
+    first = next(rows, None)  # before the header: what is wrong with it is told by its line alone
+    writer.writerow(columns)
+    if first is not None:
+        writer.writerow(first)
     writer.writerows(rows)

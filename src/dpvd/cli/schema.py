@@ -7,6 +7,7 @@ import typer
 
 from dpvd.cli.console import print_json, warn
 from dpvd.cli.options import AsJson
+from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import draft_schema, open_table
 from dpvd.errors import DpvdError
 from dpvd.settings import Group
@@ -17,8 +18,6 @@ EXAMPLES = (
     "dpvd schema patients.csv --target diagnosis",
     "dpvd schema visits.parquet --target days --id patient_id --out schema.toml",
 )
-
-_DELIMITER_WORDS = {"tab": "\t", "\\t": "\t", "comma": ",", "semicolon": ";", "bar": "|"}
 
 
 def schema(
@@ -42,20 +41,8 @@ def schema(
             rich_help_panel=Group.DATA,
         ),
     ] = None,
-    delimiter: Annotated[
-        str | None,
-        typer.Option(
-            help="What stands between cells: , ; | or tab. Default: recognised from the file.",
-            rich_help_panel=Group.DATA,
-        ),
-    ] = None,
-    encoding: Annotated[
-        str | None,
-        typer.Option(
-            help="Of the text, such as latin-1. Default: utf-8, or utf-16 by its mark.",
-            rich_help_panel=Group.DATA,
-        ),
-    ] = None,
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -74,8 +61,7 @@ def schema(
         raise DpvdError("--out writes TOML and --json prints JSON: give one of them")
     if out is not None and (out.exists() or out.is_symlink()):
         raise DpvdError(f"--out {out} exists: name a new file, or remove it first")
-    mark = None if delimiter is None else _DELIMITER_WORDS.get(delimiter, delimiter)
-    source = open_table(table, delimiter=mark, encoding=encoding)
+    source = open_table(table, delimiter=delimiter_mark(delimiter), encoding=encoding)
     draft = draft_schema(source, target, id=id)
     if as_json:
         print_json(draft.schema.to_dict())

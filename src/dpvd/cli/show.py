@@ -49,10 +49,8 @@ def _rows(record: RunRecord) -> dict[str, str]:
     """What the table shows, by name."""
     test = record.test
     dataset = record.dataset
-    low, high = test["interval"]
     rows = {
-        "test accuracy": f"{test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
-        "calibration error": f"{test['calibration_error']:.4f}",
+        **_results(test),
         "data": f"{dataset['name']}, {dataset['train']:,} to train, {dataset['test']:,} to test",
         "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
@@ -67,6 +65,18 @@ def _rows(record: RunRecord) -> dict[str, str]:
             f"{total['pruned']:,} of {total['weights']:,} weights (log α ≥ {threshold:g})"
         )
     return rows
+
+
+def _results(test: Mapping[str, Any]) -> dict[str, str]:
+    """What was measured on the test data, if anything was."""
+    if test["accuracy"] is None:
+        errors = {name: f"{test[name]:.4g}" for name in ("rmse", "mae", "coverage") if name in test}
+        return errors or {"test accuracy": "not measured"}
+    low, high = test["interval"]
+    return {
+        "test accuracy": f"{test['accuracy']:.4f} (95 % interval {low:.4f} to {high:.4f})",
+        "calibration error": f"{test['calibration_error']:.4f}",
+    }
 
 
 def _phrase(values: Mapping[str, Any]) -> str:

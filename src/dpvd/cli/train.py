@@ -1,32 +1,106 @@
 """``dpvd train``: a private model from one command."""
 
+import secrets
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from dpvd.cli.console import print_json, print_line, print_text, say
+from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
 from dpvd.cli.progress import show_progress
-from dpvd.data import load
+from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
+from dpvd.data import Dataset, load
 from dpvd.errors import DpvdError
 from dpvd.report import write_report
-from dpvd.runs import REPORT, Method, RunOptions, RunRecord, execute, prepare_run
+from dpvd.runs import (
+    RECORD,
+    REPORT,
+    Method,
+    PreparedRun,
+    PreparedTable,
+    RunOptions,
+    RunRecord,
+    TableChoice,
+    execute,
+    execute_table,
+    load_images,
+    prepare_run,
+    prepare_table,
+    read_key,
+    resume_table,
+)
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "train"]
 
 EXAMPLES = (
     "dpvd train digits --epsilon 1 --delta 1e-5 --out runs/first",
-    "dpvd train mnist --epsilon 3 --delta 1e-5 --network cnn --data-dir ~/data",
+    "dpvd train patients.csv --schema schema.toml --epsilon 1 --delta 1e-6 --test-fraction 0.2",
 )
+
+BUILT_IN = ("digits", "mnist")
+ARRAYS = (".npz", ".npy")
+KEY_BYTES = 32
+
+
+def _data_flag(help: str, metavar: str) -> Any:
+    return typer.Option(help=help, metavar=metavar, rich_help_panel=Group.DATA)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where a run is written, and whether it is there already."""
+
+    folder: Path
+    resume: bool
+
+    @property
+    def is_finished(self) -> bool:
+        return self.resume and (self.folder / RECORD).exists()
 
 
 @takes_options(RunOptions)
 def train(
-    dataset: Annotated[str, typer.Argument(help="digits or mnist")],
+    dataset: Annotated[
+        str,
+        typer.Argument(help="A table (CSV, Parquet, Arrow), images (.npz), or digits or mnist."),
+    ],
     options: RunOptions,
+    target: Annotated[
+        str | None, _data_flag("Column to predict. Default: that of the schema.", "COLUMN")
+    ] = None,
+    schema: Annotated[
+        Path | None,
+        _data_flag("What is known of the table's columns; dpvd schema drafts it.", "FILE"),
+    ] = None,
+    id: Annotated[
+        str | None,
+        _data_flag(
+            "Column that says to whom a row belongs: the guarantee is for all their rows."
+            " Default: that of the schema, or every row stands for itself.",
+            "COLUMN",
+        ),
+    ] = None,
+    rows_per_unit: Annotated[
+        int | None,
+        _data_flag(
+            "At most so many rows of one value of --id take part. Default: the schema's.", "ROWS"
+        ),
+    ] = None,
+    test: Annotated[
+        Path | None, _data_flag("Table to test on. Default: nothing is measured.", "FILE")
+    ] = None,
+    test_fraction: Annotated[
+        float | None,
+        _data_flag("Part of the table or images to keep for the test.", "SHARE"),
+    ] = None,
+    delimiter: DelimiterFlag = None,
+    encoding: EncodingFlag = None,
     data_dir: DataDir = None,
     out_dir: Annotated[
         Path | None,
@@ -49,21 +123,117 @@ def train(
     """Train a model on a data set; write model, record and report page into a folder."""
     if resume and out_dir is None:
         raise DpvdError("--resume needs --out: name the folder of the run to go on with")
-    data = load(dataset, data_dir)
+    name = Path(dataset).stem
+    place = _Place(_new_folder(name, options.method) if out_dir is None else out_dir, resume)
+    of_tables = {
+        "--target": target,
+        "--schema": schema,
+        "--id": id,
+        "--rows-per-unit": rows_per_unit,
+        "--test": test,
+        "--delimiter": delimiter,
+        "--encoding": encoding,
+    }
+    if dataset in BUILT_IN or not Path(dataset).suffix:
+        _refuse_flags(of_tables | {"--test-fraction": test_fraction}, "a table of your own")
+        data = load(dataset, data_dir)
+        record = _train_network(options, data, place)
+    elif Path(dataset).suffix.lower() in ARRAYS:
+        _refuse_flags(of_tables, "a table")
+        record = _train_images(options, Path(dataset), test_fraction, place)
+    else:
+        choice = TableChoice(
+            Path(dataset),
+            target,
+            schema,
+            id,
+            rows_per_unit,
+            test,
+            test_fraction,
+            delimiter_mark(delimiter),
+            encoding,
+        )
+        record = _train_table(options, choice, place)
+    page = place.folder / REPORT
+    if not page.exists():
+        with say.status("writing the report"):
+            page = write_report(record, place.folder)
+    if as_json:
+        print_json(summary(record, place.folder))
+    else:
+        _show(record, page)
+
+
+def _refuse_flags(flags: Mapping[str, object], what: str) -> None:
+    for flag, value in flags.items():
+        if value is not None:
+            raise DpvdError(f"{flag} can be given for {what} only")
+
+
+def _train_network(
+    options: RunOptions,
+    data: Dataset,
+    place: _Place,
+    *,
+    not_covered: tuple[str, ...] = (),
+    key: bytes | None = None,
+    class_names: tuple[str, ...] = (),
+) -> RunRecord:
     if options.method is not Method.NONE:
         warn_of_large_delta(options.delta, len(data.train_x))
     with say.status("calibrating the noise"):
-        run = prepare_run(options, data)
-    folder = _new_folder(dataset, options.method) if out_dir is None else out_dir
+        run: PreparedRun = prepare_run(
+            options,
+            data,
+            not_covered=not_covered,
+            checksum_key=key,
+            class_names=class_names,
+        )
     all_epochs = run.plan.steps * run.plan.batch_size / run.plan.examples
     with show_progress(all_epochs, options.epsilon) as on_step:
-        record = execute(run, folder, resume=resume, on_step=on_step)
-    with say.status("writing the report"):
-        page = write_report(record, folder)
-    if as_json:
-        print_json(summary(record, folder))
-    else:
-        _show(record, page)
+        return execute(run, place.folder, resume=place.resume, on_step=on_step)
+
+
+def _train_images(
+    options: RunOptions, path: Path, test_fraction: float | None, place: _Place
+) -> RunRecord:
+    if path.suffix.lower() == ".npy":
+        raise DpvdError(f"{path} holds inputs alone: save x and y into one file with np.savez")
+    key = read_key(place.folder) if place.resume else secrets.token_bytes(KEY_BYTES)
+    images = load_images(path, test_fraction=test_fraction, key=key)
+    return _train_network(
+        options,
+        images.dataset,
+        place,
+        not_covered=images.not_covered,
+        key=key,
+        class_names=images.classes,
+    )
+
+
+def _train_table(options: RunOptions, choice: TableChoice, place: _Place) -> RunRecord:
+    if place.resume:
+        return resume_table(options, choice, place.folder)
+    with say.status("reading the table"):
+        run = prepare_table(options, choice)
+    if options.method is not Method.NONE:
+        warn_of_large_delta(options.delta, run.base.examples)
+    _ask_about_identifiers(run)
+    with say.status("learning"):
+        return execute_table(run, place.folder)
+
+
+def _ask_about_identifiers(run: PreparedTable) -> None:
+    """A guarantee for one row may be less than what people expect: say so before it is spent."""
+    for name in run.identifiers:
+        warn(
+            f'column "{name}" looks like an identifier with repeats: if one person has several'
+            f" rows, give --id {name}; otherwise the guarantee is for one row, not for a person"
+        )
+    can_ask = sys.stdin.isatty() and say.is_terminal
+    question = "Go on with a guarantee for one row?"
+    if run.identifiers and can_ask and not typer.confirm(question, err=True):
+        raise DpvdError("stopped, as you asked: nothing was charged or written")
 
 
 def summary(record: RunRecord, folder: Path) -> dict[str, Any]:
@@ -79,6 +249,8 @@ def summary(record: RunRecord, folder: Path) -> dict[str, Any]:
         "seed": record.seed,
         "batch_size": record.plan["batch_size"],
         "calibration_error": record.test["calibration_error"],
+        "auc": record.test.get("auc"),
+        "rmse": record.test.get("rmse"),
         "statement": record.guarantee["sentence"],
         "seconds": record.seconds,
         "report": str(folder / REPORT),
@@ -86,14 +258,25 @@ def summary(record: RunRecord, folder: Path) -> dict[str, Any]:
 
 
 def _show(record: RunRecord, page: Path) -> None:
-    low, high = record.test["interval"]
-    accuracy = record.test["accuracy"]
     print_text(record.guarantee["sentence"], "bold")
-    print_text(
-        f"test accuracy {accuracy:.3f} (95 % interval {low:.3f} to {high:.3f}), "
-        f"calibration error {record.test['calibration_error']:.3f}"
-    )
+    print_text(_result(record.test))
     print_line(f"trained in {record.seconds:.1f} s, report {page}")
+
+
+def _result(test: dict[str, Any]) -> str:
+    if test["accuracy"] is not None:
+        low, high = test["interval"]
+        area = f", AUC {test['auc']:.3f}" if test.get("auc") is not None else ""
+        return (
+            f"test accuracy {test['accuracy']:.3f} (95 % interval {low:.3f} to {high:.3f}){area}, "
+            f"calibration error {test['calibration_error']:.3f}"
+        )
+    if "rmse" in test:
+        return (
+            f"test error (RMSE) {test['rmse']:.4g}, mean absolute error {test['mae']:.4g}, "
+            f"{100 * test['coverage']:.0f} % of the 90 % intervals hold the truth"
+        )
+    return "not measured: there was nothing to test on (--test or --test-fraction)"
 
 
 def _new_folder(dataset: str, method: Method) -> Path:

@@ -6,14 +6,23 @@ from dpvd.data.arrays import ArrayData, load_arrays, read_array
 from dpvd.data.column import Column, Kind, Missing, Source, Target, Unseen
 from dpvd.data.dataset import Dataset, validate
 from dpvd.data.digits import load_digits
-from dpvd.data.draft import Draft, draft_schema
+from dpvd.data.draft import Draft, draft_schema, repeated_identifiers
 from dpvd.data.encoding import Encoder, Spacing
 from dpvd.data.mnist import load_mnist
 from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
 from dpvd.data.schema import Schema
 from dpvd.data.schema_file import read_schema, schema_text
 from dpvd.data.source import TableSource
-from dpvd.data.tables import EncodedTable, TableParts, encoded_batches, load_table, open_table
+from dpvd.data.tables import (
+    EncodedTable,
+    TableParts,
+    TrainingCells,
+    count_units,
+    encoded_batches,
+    load_table,
+    open_table,
+    training_cells,
+)
 from dpvd.errors import DpvdError
 
 __all__ = [
@@ -31,8 +40,10 @@ __all__ = [
     "TableParts",
     "TableSource",
     "Target",
+    "TrainingCells",
     "Unseen",
     "centred",
+    "count_units",
     "draft_schema",
     "encoded_batches",
     "flatten",
@@ -45,7 +56,9 @@ __all__ = [
     "prepare",
     "read_array",
     "read_schema",
+    "repeated_identifiers",
     "schema_text",
+    "training_cells",
     "unit_norm",
     "validate",
 ]
@@ -68,4 +81,6 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
         return load_digits()
     if name == "mnist":
         return load_mnist(data_dir)
-    raise DpvdError(f"data set must be one of digits, mnist; got {name!r}")
+    raise DpvdError(
+        f"data set must be one of digits, mnist, or a file such as patients.csv; got {name!r}"
+    )

@@ -22,7 +22,7 @@ class Dataset:
         name: short name, such as ``"digits"``.
         train_x: training inputs, one example per row, uint8 or float.
         train_y: training labels, int64, from 0 to ``classes`` - 1.
-        test_x: test inputs.
+        test_x: test inputs; none at all if nothing is to be tested.
         test_y: test labels.
         classes: number of classes; public.
         preprocessing: what was done to the inputs, and that it used no statistic of the training
@@ -47,7 +47,8 @@ class Dataset:
 
     def __post_init__(self) -> None:
         validate(self.train_x, self.train_y, self.classes)
-        validate(self.test_x, self.test_y, self.classes)
+        if len(self.test_x) or len(self.test_y):  # none at all: there is nothing to test on
+            validate(self.test_x, self.test_y, self.classes)
         test_shape = tuple(self.test_x.shape[1:])
         if self.feature_shape != test_shape:
             raise DpvdError(

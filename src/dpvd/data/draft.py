@@ -4,7 +4,10 @@ What a draft says was seen in the data without noise, so everything in it has so
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+
+import polars as pl
 
 from dpvd.data.column import Column, Kind, Missing, Source, Target
 from dpvd.data.profile import Profile, profile_table
@@ -14,7 +17,7 @@ from dpvd.data.source import TableSource, require_columns
 from dpvd.data.words import quoted
 from dpvd.errors import DpvdError
 
-__all__ = ["Draft", "draft_schema"]
+__all__ = ["Draft", "draft_schema", "repeated_identifiers"]
 
 _MOST_CATEGORIES = 100
 _FEW_INTEGERS = 10  # a column with so few different whole numbers holds codes rather than amounts
@@ -91,6 +94,34 @@ def draft_schema(source: TableSource, target: str, *, id: str | None = None) -> 
         missing_values=tuple(tokens),
     )
     return Draft(schema, schema_text(schema, header=_HEADER, notes=notes), tuple(warnings))
+
+
+def repeated_identifiers(source: TableSource, schema: Schema) -> tuple[str, ...]:
+    """Return the columns that look like identifiers of which some stand in several rows.
+
+    A schema without an id makes the guarantee one for a row; such a column makes that doubtful.
+    Looked at are columns that are no features, and features with a name such as patient_id.
+    """
+    features = {column.name for column in schema.used}
+    suspects = [
+        name
+        for name in source.columns
+        if name != schema.target.name and (name not in features or _has_identifier_name(name))
+    ]
+    if not suspects:
+        return ()
+
+    def batches() -> Iterator[pl.DataFrame]:
+        return (frame.select(suspects) for frame in source.batches())
+
+    profiles = profile_table(TableSource(source.name, tuple(suspects), batches))
+    return tuple(
+        name
+        for name, profile in profiles.items()
+        if not profile.is_unreadable
+        and not profile.all_different
+        and _looks_like_identifier(profile)
+    )
 
 
 def _target(profile: Profile, table: str, notes: dict[str, str]) -> Target:
@@ -192,12 +223,16 @@ def _looks_like_identifier(profile: Profile) -> bool:
     """A name such as patient_id, texts of which no two are alike, or numbers that count rows."""
     if profile.date_format is not None or profile.is_boolean:
         return False
-    has_name = bool(_ID_NAME.search(profile.name) or _CAMEL_ID.search(profile.name))
+    has_name = _has_identifier_name(profile.name)
     has_many = profile.distinct is None or len(profile.distinct) > _FEW_INTEGERS
     is_long = profile.rows > _MOST_CATEGORIES
     if not profile.is_numeric:
         return (has_name and has_many) or (profile.all_different and is_long)
     return profile.is_whole and ((has_name and has_many) or (profile.counts_rows and is_long))
+
+
+def _has_identifier_name(name: str) -> bool:
+    return bool(_ID_NAME.search(name) or _CAMEL_ID.search(name))
 
 
 def _odd_words(profile: Profile) -> str:

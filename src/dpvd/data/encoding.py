@@ -26,6 +26,7 @@ __all__ = ["Encoder", "Spacing"]
 
 _LOG_RATIO = 1000.0  # of the widest to the narrowest position: a constant, chosen without data
 _MOST_BINS = 1000
+_WIDE = 100.0  # bounds so far apart, counted from 1, are read on a scale of logarithms
 _EPOCH = date(1970, 1, 1)
 
 
@@ -45,13 +46,20 @@ class Encoder:
     Features, in this order: a constant 1; then for each column of the schema
 
     - numeric: the value, moved into the bounds and scaled to [-1, 1]; with bins, a 1 in the one it
-      falls into and 0 in the others
+      falls into and 0 in the others; with knots, hat functions
     - categorical: a 1 for its category and 0 for the others
     - boolean: 1 or -1
     - date: scaled to [-1, 1] as a number of days is
 
     and, where the schema says so, a feature for missing and one for undeclared categories. A
     missing number is 0, the middle of its bounds, and falls into no bin.
+
+    With ``knots`` the features are those that `dpvd.tabular` learns from best. There is no
+    constant, and 1/k is taken off the k features of a categorical column. Numbers with bounds that
+    are ``_WIDE`` apart are scaled by log(1 + value). A number, or a date, has a hat function for
+    each of the knots, which lie evenly between the bounds: 1 at its knot, 0 at its neighbours and
+    beyond, linear in between. Hats add up to 1, and 1/knots is taken off each. A linear model bends
+    at the knots.
 
     Guarantees:
         Every feature lies in [-1, 1], and the L2 norm of a row is at most `largest_norm`, whatever
@@ -62,14 +70,18 @@ class Encoder:
         bins: how many bins a numeric column has; its ``edges`` in the schema, if any, are used
             instead.
         spacing: where these bins lie.
+        knots: how many knots a number without ``edges`` has, 0 for none; see above. None leaves the
+            features as they are without it.
 
     Raises:
-        DpvdError: for a schema that is not complete, and a number of bins that is not allowed.
+        DpvdError: for a schema that is not complete, and a number of bins or knots that is not
+            allowed.
     """
 
     schema: Schema
     bins: int = 0
     spacing: Spacing = Spacing.EVEN
+    knots: int | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "spacing", check_option(self.spacing, Spacing, "spacing"))
@@ -77,6 +89,7 @@ class Encoder:
             raise DpvdError(f"bins must be an integer of at least 0, got {self.bins!r}")
         if self.bins == 1 or self.bins > _MOST_BINS:
             raise DpvdError(f"bins must be 0, or from 2 to {_MOST_BINS}; got {self.bins}")
+        self._check_knots()
         open_columns = self.schema.to_estimate()
         if open_columns:
             raise DpvdError(
@@ -87,10 +100,25 @@ class Encoder:
     @cached_property
     def features(self) -> tuple[str, ...]:
         """Names of the features, in order."""
-        names = ["constant"]
+        names = ["constant"] if self.has_constant else []
         for column in self.schema.used:
             names += self._names(column)
         return tuple(names)
+
+    @property
+    def has_constant(self) -> bool:
+        """Whether the first feature is a constant 1."""
+        return self.knots is None
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """Which column of the schema each feature comes from, counted from 0; int64, (`width`,).
+
+        A constant is a group of its own, the last.
+        """
+        widths = [len(self._names(column)) for column in self.schema.used]
+        groups = np.repeat(np.arange(len(widths)), widths)
+        return np.append([len(widths)], groups) if self.has_constant else groups
 
     @property
     def width(self) -> int:
@@ -99,9 +127,12 @@ class Encoder:
 
     @property
     def largest_norm(self) -> float:
-        """The largest L2 norm that a row can have, √(1 + columns + columns with bins)."""
-        binned = sum(len(self._edges(column)) > 0 for column in self.schema.used)
-        return float(np.sqrt(1 + len(self.schema.used) + binned))
+        """The largest L2 norm that a row can have: √(columns + columns with bins or hats), and 1
+        more under the root for a constant.
+        """
+        used = self.schema.used
+        binned = sum(len(self._edges(column)) > 0 or self._hats(column) > 0 for column in used)
+        return float(np.sqrt(self.has_constant + len(used) + binned))
 
     def encode(self, frame: pl.DataFrame, first_row: int = 1) -> np.ndarray:
         """Return the features of a batch.
@@ -117,8 +148,10 @@ class Encoder:
             DpvdError: with row and column, for a cell that the schema does not allow.
         """
         features = np.zeros((len(frame), self.width), dtype=np.float32)
-        features[:, 0] = 1.0
-        start = 1
+        start = 0
+        if self.has_constant:
+            features[:, 0] = 1.0
+            start = 1
         for column in self.schema.used:
             part = features[:, start : start + len(self._names(column))]
             self._encode_column(column, _cells(frame, column.name), part, first_row)
@@ -156,12 +189,17 @@ class Encoder:
 
     def to_dict(self) -> dict[str, Any]:
         """Return schema and settings fit for JSON; `from_dict` is the way back."""
-        return {"schema": self.schema.to_dict(), "bins": self.bins, "spacing": str(self.spacing)}
+        return {
+            "schema": self.schema.to_dict(),
+            "bins": self.bins,
+            "spacing": str(self.spacing),
+            "knots": self.knots,
+        }
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Encoder":
         """Return the encoder that `to_dict` described."""
-        entries: Any = check_keys(values, ("schema", "bins", "spacing"), "the encoder")
+        entries: Any = check_keys(values, ("schema", "bins", "spacing", "knots"), "the encoder")
         if "schema" not in entries:
             raise DpvdError("the encoder has no schema")
         return cls(**{**entries, "schema": Schema.from_dict(entries["schema"])})
@@ -175,9 +213,25 @@ class Encoder:
             edges = self._edges(column)
             names = [column.name]
             names += [f"{column.name} in [{left:g}, {right:g})" for left, right in pairwise(edges)]
+            names += [f"{column.name} near knot {knot + 1}" for knot in range(self._hats(column))]
         if column.missing is not Missing.REFUSE:
             names.append(f"{column.name} is missing")
         return names
+
+    def _check_knots(self) -> None:
+        if self.knots is None:
+            return
+        if isinstance(self.knots, bool) or not isinstance(self.knots, int) or self.knots < 0:
+            raise DpvdError(f"knots must be an integer of at least 0, got {self.knots!r}")
+        if self.knots == 1 or self.knots > _MOST_BINS:
+            raise DpvdError(f"knots must be 0, or from 2 to {_MOST_BINS}; got {self.knots}")
+        if self.bins:
+            raise DpvdError("give bins or knots, not both")
+
+    def _hats(self, column: Column) -> int:
+        """How many hat functions a column has."""
+        is_number = column.kind in (Kind.NUMERIC, Kind.DATE)
+        return (self.knots or 0) if is_number and not column.edges else 0
 
     def _edges(self, column: Column) -> tuple[float, ...]:
         """Return where bins begin and end, the bounds included; nothing without bins."""
@@ -204,6 +258,9 @@ class Encoder:
             codes = np.where(unseen, len(column.categories), codes)
             known = np.flatnonzero(~missing)
             part[known, codes[known]] = 1.0
+            if self.knots is not None:
+                present = part[:, : part.shape[1] - (column.missing is not Missing.REFUSE)]
+                present[known] -= 1 / present.shape[1]
         elif column.kind is Kind.BOOLEAN:
             part[:, 0], missing = parse_booleans(series, tokens, first_row)
         else:
@@ -229,7 +286,13 @@ class Encoder:
             values, missing = parse_numbers(series, tokens, first_row)
             bounds = cast(tuple[float, float], column.bounds)
         known = np.flatnonzero(~missing)
-        part[known, 0] = _scaled(values[known], bounds)
+        if self.knots is None:
+            part[known, 0] = _scaled(values[known], bounds)
+        else:
+            part[known, 0] = _scaled_by_width(values[known], bounds, column.kind)
+            hats = self._hats(column)
+            if hats:
+                part[known, 1 : 1 + hats] = _hat_functions(part[known, 0], hats)
         edges = self._edges(column)
         if edges:
             # Bin j holds edges[j] ≤ value < edges[j + 1]; the first and last hold what is beyond.
@@ -243,6 +306,24 @@ def _scaled(values: np.ndarray, bounds: tuple[float, float]) -> np.ndarray:
     share: np.ndarray = (np.clip(values, lower, upper) - lower) / (upper - lower)
     scaled: np.ndarray = 2 * share - 1
     return scaled
+
+
+def _scaled_by_width(values: np.ndarray, bounds: tuple[float, float], kind: Kind) -> np.ndarray:
+    """Return the values within [-1, 1]: by their logarithms if the bounds are far apart."""
+    lower, upper = bounds
+    is_wide = kind is Kind.NUMERIC and lower >= 0 and upper / max(lower, 1.0) >= _WIDE
+    if not is_wide:
+        return _scaled(values, bounds)
+    inside = np.clip(values, lower, upper)
+    return _scaled(np.log1p(inside), (float(np.log1p(lower)), float(np.log1p(upper))))
+
+
+def _hat_functions(scaled: np.ndarray, knots: int) -> np.ndarray:
+    """Return the hat functions of numbers within [-1, 1], less their mean: (rows, knots)."""
+    place = (scaled + 1) / 2 * (knots - 1)
+    distance = np.abs(place[:, None] - np.arange(knots))
+    hats: np.ndarray = np.maximum(0.0, 1 - distance) - 1 / knots
+    return hats
 
 
 def _cells(frame: pl.DataFrame, name: str) -> pl.Series:

@@ -86,7 +86,9 @@ def _render(record: RunRecord, illustrations: Sequence[Illustration]) -> str:
 
 
 def _title(record: RunRecord) -> str:
-    start = f"{percent(record.test['accuracy'])} test accuracy"
+    start = "Test accuracy not measured"
+    if record.test["accuracy"] is not None:
+        start = f"{percent(record.test['accuracy'])} test accuracy"
     if not record.is_private:
         return f"{start}, without privacy"
     return f"{start} at ε = {round_up(record.guarantee['epsilon'])}"
@@ -101,7 +103,7 @@ def _subtitle(record: RunRecord) -> list[str]:
 def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     """The few numbers a reader looks for first, as (name, value, note)."""
     test = record.test
-    low, high = test["interval"]
+    low, high = test["interval"] or (None, None)
     interval = f"95\N{NO-BREAK SPACE}% interval {percent(low)} to {percent(high)}"
     spent = "∞"
     condition = "no limit on what the model may reveal"

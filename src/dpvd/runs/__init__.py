@@ -1,6 +1,8 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
+from dpvd.runs.charged import Charged, charged_in
 from dpvd.runs.execute import execute, train_and_evaluate
+from dpvd.runs.images import OwnImages, load_images
 from dpvd.runs.load import TrainedRun
 from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
@@ -16,33 +18,65 @@ from dpvd.runs.recipes import (
     private_recipe,
 )
 from dpvd.runs.record import RunRecord
-from dpvd.runs.run_dir import CHECKPOINT, FIGURES, LEDGER, MODEL, OPTIONS, RECORD, REPORT
+from dpvd.runs.run_dir import (
+    CHECKPOINT,
+    CHECKSUM_KEY,
+    FIGURES,
+    LEDGER,
+    MODEL,
+    OPTIONS,
+    RECORD,
+    REPORT,
+    read_key,
+)
+from dpvd.runs.tables import (
+    INTERVAL,
+    PreparedTable,
+    TableChoice,
+    TrainedTable,
+    execute_table,
+    prepare_table,
+    resume_table,
+)
 
 __all__ = [
     "CHECKPOINT",
+    "CHECKSUM_KEY",
     "FIGURES",
+    "INTERVAL",
     "LEDGER",
     "MODEL",
     "OPTIONS",
     "RECORD",
     "REPORT",
+    "Charged",
     "Method",
     "NetworkKind",
     "NetworkRule",
     "NetworkSpec",
+    "OwnImages",
     "PreparedRun",
+    "PreparedTable",
     "RunOptions",
     "RunRecord",
     "Scale",
+    "TableChoice",
     "TrainedRun",
+    "TrainedTable",
+    "charged_in",
     "default_batch_size",
     "default_clipping",
     "default_steps",
     "evaluate",
     "execute",
+    "execute_table",
+    "load_images",
     "ordinary_recipe",
     "predict_dist",
     "prepare_run",
+    "prepare_table",
     "private_recipe",
+    "read_key",
+    "resume_table",
     "train_and_evaluate",
 ]

@@ -4,27 +4,29 @@ import math
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import nn
 
 from dpvd import __version__
 from dpvd.errors import DpvdError
-from dpvd.files import replacing
+from dpvd.privacy import Guarantee
 from dpvd.runs.metrics import (
+    NOT_MEASURED,
     alpha_histograms,
     evaluate,
     predict_dist,
     sparsity_counts,
     test_metrics,
 )
+from dpvd.runs.model_file import save_model
 from dpvd.runs.prepare import PreparedRun
 from dpvd.runs.record import RunRecord
-from dpvd.runs.run_dir import MODEL, create_run_dir, reopen_run_dir
+from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir, write_key
 from dpvd.training import FitResult, Progress, fit
 
 __all__ = ["execute", "train_and_evaluate"]
@@ -56,11 +58,16 @@ def execute(
     started_with["checksum"] = run.dataset.checksum
     if resume:
         reopen_run_dir(folder, started_with)
+        if (folder / RECORD).exists():
+            return RunRecord.read(folder)  # finished: there is nothing to go on with
     else:
         create_run_dir(folder, started_with)
+        if run.checksum_key is not None:
+            write_key(folder, run.checksum_key)
     result = train_and_evaluate(run, model, folder=folder, resume=resume, on_step=on_step)
-    record = _record(run, result, _test(run, model))
-    _save(model, folder / MODEL)
+    test = _test(run, model)
+    checksum = save_model(model, folder / MODEL)
+    record = _record(run, result, test, checksum)
     record.write(folder)
     return record
 
@@ -96,6 +103,10 @@ def train_and_evaluate(
         model = run.network.build(run.options.seed)
     train_x = run.network.inputs(run.dataset.train_x)
     test_x = run.network.inputs(run.dataset.test_x)
+
+    def measure(trained: nn.Module) -> dict[str, float]:
+        return evaluate(trained, test_x, run.dataset.test_y)
+
     return fit(
         model,
         (train_x, run.dataset.train_y),
@@ -103,7 +114,7 @@ def train_and_evaluate(
         run.recipe,
         delta=run.options.delta,
         accountant=run.options.accountant,
-        evaluate=lambda trained: evaluate(trained, test_x, run.dataset.test_y),
+        evaluate=measure if len(test_x) else None,
         evaluations=evaluations,
         folder=folder,
         resume=resume,
@@ -114,7 +125,9 @@ def train_and_evaluate(
 
 
 def _test(run: PreparedRun, model: nn.Module) -> dict[str, Any]:
-    """What the trained model is worth on the test data."""
+    """What the trained model is worth on the test data, if there is any."""
+    if not len(run.dataset.test_x):
+        return dict(NOT_MEASURED)
     test_x = run.network.inputs(run.dataset.test_x)
     probabilities, _ = predict_dist(model, test_x, samples=SAMPLES)
     if not torch.isfinite(probabilities).all():
@@ -124,13 +137,7 @@ def _test(run: PreparedRun, model: nn.Module) -> dict[str, Any]:
     return test_metrics(probabilities, run.dataset.test_y, SAMPLES)
 
 
-def _save(model: nn.Module, path: Path) -> None:
-    state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(path) as partial:
-        save_file(state, partial)
-
-
-def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRecord:
+def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum: str) -> RunRecord:
     dataset = run.dataset
     model = result.model
     has_alpha = run.network.is_pruned_by_noise
@@ -144,15 +151,17 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
             "classes": dataset.classes,
             "checksum": dataset.checksum,
             "preprocessing": f"{dataset.preprocessing}; {run.network.describe_inputs()}",
+            **({"class_names": list(run.class_names)} if run.class_names else {}),
         },
         model={
             "network": run.network.to_dict(),
             "layers": [f"{name}: {_describe(layer)}" for name, layer in model.named_children()],
             "parameters": run.network.parameters,
+            "checksum": checksum,
         },
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),
-        guarantee=result.guarantee.to_dict(),
+        guarantee=_with_gaps(result.guarantee, run.not_covered).to_dict(),
         history=[_finite_values(entry) for entry in result.history],
         test=test,
         alpha=alpha_histograms(model) if has_alpha else {},
@@ -167,6 +176,10 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any]) -> RunRec
         created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
         version=__version__,
     )
+
+
+def _with_gaps(guarantee: Guarantee, not_covered: tuple[str, ...]) -> Guarantee:
+    return replace(guarantee, not_covered=guarantee.not_covered + not_covered)
 
 
 def _finite_values(entry: dict[str, float]) -> dict[str, float | None]:

@@ -2,13 +2,12 @@
 
 from pathlib import Path
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.runs.metrics import predict_dist
+from dpvd.runs.model_file import load_model
 from dpvd.runs.network import NetworkSpec
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
@@ -29,6 +28,8 @@ class TrainedRun:
 
     def __init__(self, folder: Path) -> None:
         self.record = RunRecord.read(folder)
+        if self.record.table:
+            raise DpvdError(f"the run in {folder} is one on a table: open it with TrainedTable")
         self.network = NetworkSpec.from_dict(self.record.model["network"])
         self.model = self._load(folder / MODEL)
 
@@ -39,14 +40,7 @@ class TrainedRun:
 
     def _load(self, path: Path) -> nn.Module:
         model = self.network.build()
-        try:
-            model.load_state_dict(load_file(path))
-        except (SafetensorError, OSError) as error:
-            raise DpvdError(f"the model {path} cannot be read: {error}") from error
-        except RuntimeError as error:  # other names or shapes of parameters
-            raise DpvdError(
-                f"the model {path} does not fit the network in the record beside it"
-            ) from error
+        load_model(model, path, self.record.model)
         # Whoever trains it further goes on counting.
         remember(model, PrivacyPlan.from_dict(self.record.plan), self.record.guarantee["steps"])
         return model.eval()

@@ -10,10 +10,27 @@ from torch.nn import functional as F
 
 from dpvd.nn import VariationalLayer, log_alpha, noise_from, sampling, sparsity
 
-__all__ = ["alpha_histograms", "evaluate", "predict_dist", "sparsity_counts", "test_metrics"]
+__all__ = [
+    "NOT_MEASURED",
+    "alpha_histograms",
+    "confusion_counts",
+    "evaluate",
+    "predict_dist",
+    "sparsity_counts",
+    "test_metrics",
+    "wilson_interval",
+]
 
 BINS = 10
 CHUNK = 2048
+
+NOT_MEASURED: dict[str, Any] = {
+    "accuracy": None,
+    "interval": None,
+    "calibration_error": None,
+    "note": "not measured",
+}
+"""What a record holds in place of results if there is nothing to test on."""
 
 
 @torch.no_grad()
@@ -76,7 +93,7 @@ def test_metrics(probabilities: Tensor, y: Tensor, samples: int) -> dict[str, An
         "loss": F.nll_loss(probabilities.clamp_min(1e-12).log(), y).item(),
         "calibration_error": sum(gaps) / len(y),
         "reliability": bins,
-        "confusion": _confusion(y, predicted, probabilities.shape[1]),
+        "confusion": confusion_counts(y, predicted, probabilities.shape[1]),
         "samples": samples,
     }
 
@@ -98,7 +115,7 @@ def wilson_interval(right: int, count: int) -> tuple[float, float]:
     return low, high
 
 
-def _confusion(y: Tensor, predicted: Tensor, classes: int) -> list[list[int]]:
+def confusion_counts(y: Tensor, predicted: Tensor, classes: int) -> list[list[int]]:
     """Counts by true class (row) and predicted class (column)."""
     cells = y * classes + predicted
     counts = torch.bincount(cells, minlength=classes**2)

@@ -14,6 +14,8 @@ from dpvd.errors import (
     DpvdError,
     OptionalChoice,
     non_negative,
+    phrase,
+    phrases,
     positive,
     positive_int,
 )
@@ -26,6 +28,7 @@ from dpvd.training import Decay
 
 __all__ = ["RunOptions"]
 
+NOTHING = "nothing"
 SEEDS = 2**63  # what torch's generators take
 
 # What stays finite and above zero in 32-bit arithmetic, with some room.
@@ -46,6 +49,24 @@ def _seed(**named: int) -> None:
         is_integer = isinstance(value, int) and not isinstance(value, bool)
         if not is_integer or not 0 <= value < SEEDS:
             raise DpvdError(f"{name} must be an integer from 0 to {SEEDS - 1}, got {value!r}")
+
+
+def _words(**named: str) -> None:
+    for name, value in named.items():
+        phrase(value, name)
+
+
+def _entries(**named: list[str]) -> None:
+    for name, value in named.items():
+        phrases(value, name)
+
+
+def _declared(entries: list[str] | tuple[str, ...] | str | None, name: str) -> list[str] | None:
+    """Entries of a statement; the word "nothing" says that there are none."""
+    if entries is None:
+        return None
+    words = list(phrases(entries, name))
+    return [] if words == [NOTHING] else words
 
 
 @dataclass(frozen=True)
@@ -79,6 +100,44 @@ class RunOptions:
     clip_norm: Annotated[
         float | None,
         Setting("Clipping norm C. Default: 1.", Group.PRIVACY, _moderate),
+    ] = None
+    unit: Annotated[
+        str | None,
+        Setting(
+            "What one example is, such as patient, for the statement. Default: not declared.",
+            Group.PRIVACY,
+            _words,
+            Part.PLAN,
+        ),
+    ] = None
+    tuned: Annotated[
+        list[str] | None,
+        Setting(
+            "What was chosen by looking at this data, once for each; 'nothing' if nothing was."
+            " Default: not declared.",
+            Group.PRIVACY,
+            _entries,
+            Part.PLAN,
+        ),
+    ] = None
+    public: Annotated[
+        list[str] | None,
+        Setting(
+            "A fact about the data that is public, once for each; 'nothing' if there is none."
+            " Default: not declared.",
+            Group.PRIVACY,
+            _entries,
+            Part.PLAN,
+        ),
+    ] = None
+    private_bounds: Annotated[
+        float | None,
+        Setting(
+            "Part of --epsilon that estimates the bounds and categories that a table's schema"
+            " leaves out.",
+            Group.PRIVACY,
+            positive,
+        ),
     ] = None
     seeded_noise: Annotated[
         bool,
@@ -173,6 +232,8 @@ class RunOptions:
 
     def __post_init__(self) -> None:
         check(self)
+        object.__setattr__(self, "tuned", _declared(self.tuned, "tuned"))
+        object.__setattr__(self, "public", _declared(self.public, "public"))
         is_private = self.method is not Method.NONE
         if is_private and self.epsilon is None:
             raise DpvdError(
@@ -188,6 +249,11 @@ class RunOptions:
             )
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
+        if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
+            raise DpvdError(
+                "private_bounds must be a part of the budget, less than epsilon"
+                f" ({self.epsilon}), got {self.private_bounds}"
+            )
 
     @classmethod
     def from_given(cls, given: Mapping[str, Any]) -> "RunOptions":
@@ -195,6 +261,8 @@ class RunOptions:
         options = dict(given)
         if options.get("method") == Method.NONE:
             options["epsilon"] = None
+        for name in ("tuned", "public"):
+            options[name] = options.get(name) or None  # typer: an empty list if not given
         return cls(**options)
 
     def given_for(self, part: Part) -> dict[str, Any]:

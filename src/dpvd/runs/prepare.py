@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass, replace
 
 from dpvd.data import Dataset
+from dpvd.errors import DpvdError
 from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.network import Method, NetworkSpec, Scale
@@ -26,25 +27,52 @@ __all__ = ["PreparedRun", "prepare_run"]
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """All that a run will do, decided before anything is written or trained."""
+    """All that a run will do, decided before anything is written or trained.
+
+    Attributes:
+        not_covered: what of the data was read off it without noise.
+        checksum_key: of the data's checksum; None for public data, whose checksum has none.
+        class_names: what predictions call the classes; they are numbered if there are none.
+    """
 
     options: RunOptions
     dataset: Dataset
     network: NetworkSpec
     plan: PrivacyPlan
     recipe: Recipe
+    not_covered: tuple[str, ...] = ()
+    checksum_key: bytes | None = None
+    class_names: tuple[str, ...] = ()
 
 
-def prepare_run(options: RunOptions, dataset: Dataset) -> PreparedRun:
+def prepare_run(
+    options: RunOptions,
+    dataset: Dataset,
+    *,
+    not_covered: tuple[str, ...] = (),
+    checksum_key: bytes | None = None,
+    class_names: tuple[str, ...] = (),
+) -> PreparedRun:
     """Fill in the default recipe and calibrate the noise.
+
+    Args:
+        options: what the user chose.
+        dataset: what is trained and tested on.
+        not_covered: see `PreparedRun`.
+        checksum_key: see `PreparedRun`.
+        class_names: see `PreparedRun`.
 
     Raises:
         DpvdError: if the options contradict each other or the data.
     """
+    if options.private_bounds is not None:
+        raise DpvdError("private_bounds can be given for tables only: images have known bounds")
     network = _network(options, dataset)
     plan = _plan(options, dataset, network.rule)
     recipe = _recipe(options, plan, network.rule)
-    return PreparedRun(options, dataset, network, plan, recipe)
+    return PreparedRun(
+        options, dataset, network, plan, recipe, not_covered, checksum_key, class_names
+    )
 
 
 def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:

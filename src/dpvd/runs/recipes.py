@@ -154,6 +154,8 @@ class Mlp(NetworkRecipe):
     INPUT_NORM: ClassVar[float] = 4.0
     PRE_ACTIVATION: ClassVar[float] = 0.5
     """Standard deviation of a hidden unit's input at the start, whatever the number of features."""
+    LARGEST_ORDINARY_MOVE: ClassVar[float] = 5.0
+    """Without privacy, narrow networks diverge beyond it."""
 
     @staticmethod
     def input_norm(features: int) -> float:
@@ -178,7 +180,7 @@ class Mlp(NetworkRecipe):
             full_batch_steps=100,
             weight_noise=4.5 / gain,
             largest_move=150.0,
-            ordinary_move=150.0 / gain**2,
+            ordinary_move=min(self.LARGEST_ORDINARY_MOVE, 150.0 / gain**2),
         )
 
     def _draw(self, weight: Tensor, input_norm: float | None, generator: torch.Generator) -> None:

@@ -41,6 +41,9 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "version": str,
     "alpha": dict,
     "sparsity": dict,
+    "table": dict,
+    "releases": list,
+    "declared": dict,
 }
 
 
@@ -63,6 +66,12 @@ class RunRecord:
     version: str
     alpha: dict[str, Any] = field(default_factory=dict)
     sparsity: dict[str, Any] = field(default_factory=dict)
+    table: dict[str, Any] = field(default_factory=dict)
+    """Of a run on a table: kind, encoder with its schema, classes, unit; empty for others."""
+    releases: list[dict[str, Any]] = field(default_factory=list)
+    """Everything that was done to a table, in order: name, noise multiplier, share, plan."""
+    declared: dict[str, str] = field(default_factory=dict)
+    """What only people can say of the release, by the names that the report knows."""
     format: int = FORMAT
 
     # How it is written and read.

@@ -1,6 +1,7 @@
 """The folder of a run: what its files are called, and who may write into it."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
     "CHECKPOINT",
+    "CHECKSUM_KEY",
     "FIGURES",
     "LEDGER",
     "MODEL",
@@ -18,13 +20,16 @@ __all__ = [
     "RECORD",
     "REPORT",
     "create_run_dir",
+    "read_key",
     "reopen_run_dir",
+    "write_key",
 ]
 
 OPTIONS = "options.json"
 MODEL = "model.safetensors"
 RECORD = "record.json"
 REPORT = "report.html"
+CHECKSUM_KEY = "checksum.key"
 FIGURES = "figures"
 
 
@@ -70,6 +75,36 @@ def reopen_run_dir(folder: Path, options: Mapping[str, Any]) -> None:
                 f"the run in {folder} was started with {name} {_word(before)}, not {_word(now)}:"
                 " resume it with the options it was started with"
             )
+
+
+def write_key(folder: Path, key: bytes) -> None:
+    """Put the key of the data's checksum into a file that only its owner can read.
+
+    With it, whoever has the record can check a guess at the whole data; it is not to be passed on.
+    """
+    path = folder / CHECKSUM_KEY
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="ascii") as file:
+            file.write(f"{key.hex()}\n")
+    except OSError as error:
+        raise DpvdError(f"cannot write {path} ({error.strerror}): choose another --out") from error
+
+
+def read_key(folder: Path) -> bytes:
+    """The key that `write_key` wrote.
+
+    Raises:
+        DpvdError: if there is none, or it is damaged.
+    """
+    path = folder / CHECKSUM_KEY
+    try:
+        return bytes.fromhex(path.read_text(encoding="ascii").strip())
+    except (OSError, ValueError) as error:
+        raise DpvdError(
+            f"the key {path} of the data's checksum cannot be read: without it the run in"
+            f" {folder} cannot be resumed"
+        ) from error
 
 
 def _read_options(folder: Path) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """One release of a noisy sum over everybody: a plan with a single step that all examples take."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -62,6 +62,7 @@ def noise_shares(
     *,
     accountant: AccountantName | str = AccountantName.PLD,
     relation: Relation | str = Relation.ADD_OR_REMOVE,
+    earlier: Sequence[DpEvent] = (),
 ) -> dict[str, float]:
     """The noise multiplier of each part, so that all parts together cost at most (ε, δ).
 
@@ -76,6 +77,7 @@ def noise_shares(
         parts: by name; the shares add up to 1.
         accountant: who adds up.
         relation: which data sets count as neighbours.
+        earlier: what was done to the same data before, and is to be within (ε, δ) too.
 
     Raises:
         DpvdError: if the shares do not add up to 1, or there is no such noise.
@@ -89,9 +91,8 @@ def noise_shares(
         raise DpvdError(f"the shares of a budget must add up to 1, got {total!r}")
 
     def event(whole: float) -> DpEvent:
-        return ComposedDpEvent(
-            [poisson_event(part.multiplier(whole), 1.0, part.steps) for part in parts.values()]
-        )
+        new = [poisson_event(part.multiplier(whole), 1.0, part.steps) for part in parts.values()]
+        return ComposedDpEvent([*earlier, *new])
 
     whole = noise_multiplier_for(epsilon, delta, event, accountant=accountant, relation=relation)
     return {name: part.multiplier(whole) for name, part in parts.items()}

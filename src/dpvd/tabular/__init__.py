@@ -3,6 +3,7 @@
 from dpvd.tabular.codes import class_codes
 from dpvd.tabular.fit import TableFit, fit_table
 from dpvd.tabular.model import Prediction, TableModel
+from dpvd.tabular.ordinary import fit_ordinary
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose, knots_for
 
 __all__ = [
@@ -13,6 +14,7 @@ __all__ = [
     "TableRecipe",
     "choose",
     "class_codes",
+    "fit_ordinary",
     "fit_table",
     "knots_for",
 ]

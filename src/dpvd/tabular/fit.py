@@ -1,7 +1,7 @@
 """From an encoded table to a model and the statement for everything that touched the table."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -75,6 +75,7 @@ def fit_table(
     tuned: Sequence[str] | str | None = None,
     public: Sequence[str] | str | None = None,
     recipe: TableRecipe | None = None,
+    earlier: Mapping[str, PrivacyPlan] | None = None,
     folder: Path | str | None = None,
 ) -> TableFit:
     """Learn a table under a budget.
@@ -103,6 +104,8 @@ def fit_table(
         tuned: what was chosen by looking at the data, in words.
         public: facts about the data that are public, in words.
         recipe: how to learn; chosen by `choose` if None.
+        earlier: by name, releases that were made of the same people before, such as private bounds,
+            and charged to ledgers of their own. They are part of the budget and of the statement.
         folder: where ledgers are kept; nothing is written if None.
 
     Raises:
@@ -138,8 +141,14 @@ def fit_table(
         initial_weights="zeros",
     )
     columns = x.shape[1] if groups is None else len(torch.unique(groups))
+    before = dict(earlier or {})
     multipliers = noise_shares(
-        epsilon, delta, recipe.parts(), accountant=accountant, relation=relation
+        epsilon,
+        delta,
+        recipe.parts(),
+        accountant=accountant,
+        relation=relation,
+        earlier=[plan.event() for plan in before.values()],
     )
     model = TableModel(
         x.shape[1],
@@ -158,9 +167,11 @@ def fit_table(
         AccountantName.parse(accountant),
         None if folder is None else Path(folder),
     )
+    for plan in before.values():
+        charge_release(model, plan)
     guarantee = work.learn(x, targets, groups, rows_per_person or 1)
     model.eval()
-    return TableFit(model, guarantee, recipe, work.plans)
+    return TableFit(model, guarantee, recipe, before | work.plans)
 
 
 @dataclass

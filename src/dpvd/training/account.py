@@ -262,9 +262,7 @@ class Account:
             epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
-            sampling="; then ".join(
-                f"{plan.sampler.describe()}, {steps} of them" for plan, steps in plans
-            ),
+            sampling=_sampling_words(plans),
             noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),
             unit=units[0] if len(units) == 1 else "example",
@@ -287,7 +285,7 @@ class Account:
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
     """Note on a model that steps of a plan were charged to it, as when it is read from a file."""
-    Account(model, plan).charge_up_to(charged)
+    Account(model, plan, announce=False).charge_up_to(charged)
 
 
 def charge_release(model: nn.Module, plan: PrivacyPlan) -> None:
@@ -372,6 +370,20 @@ def _joined(tuned: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
     if len(known) < len(tuned):
         return None
     return _distinct(entry for entries in known for entry in entries)
+
+
+def _sampling_words(plans: list[tuple[PrivacyPlan, int]]) -> str:
+    """How the data of all steps were chosen; neighbours that were drawn alike stand together."""
+    drawn: list[tuple[str, int]] = []
+    for plan, steps in plans:
+        words = plan.sampler.describe()
+        if drawn and drawn[-1][0] == words:
+            drawn[-1] = (words, drawn[-1][1] + steps)
+        else:
+            drawn.append((words, steps))
+    if len(drawn) == 1:
+        return drawn[0][0]
+    return "; then ".join(f"{words}, {steps} of them" for words, steps in drawn)
 
 
 def _left_open(guarantees: list[Guarantee]) -> list[str]:

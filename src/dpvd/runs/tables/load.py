@@ -1,0 +1,75 @@
+"""The model of a table, read from the folder of a finished run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from dpvd.data import Encoder, TableSource, encoded_batches
+from dpvd.errors import DpvdError
+from dpvd.plan import PrivacyPlan
+from dpvd.runs.model_file import load_model
+from dpvd.runs.record import RunRecord
+from dpvd.runs.run_dir import MODEL
+from dpvd.tabular import Prediction, TableModel
+from dpvd.training import remember
+
+__all__ = ["TrainedTable"]
+
+
+class TrainedTable:
+    """Model, encoder and record of a finished run on a table.
+
+    Guarantees:
+        Nothing in the folder is run: tensors are read, and shapes, numbers and the checksum that
+        the record has of the model are compared.
+
+    Args:
+        folder: where the run is.
+
+    Raises:
+        DpvdError: if the folder holds no finished run on a table, or its files are damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.record = RunRecord.read(folder)
+        if not self.record.table:
+            raise DpvdError(f"the run in {folder} is not one on a table")
+        try:
+            self.encoder = Encoder.from_dict(self.record.table["encoder"])
+            self.model = self._build(self.record.model["network"])
+        except (KeyError, TypeError) as error:
+            raise DpvdError(f"the record in {folder} is damaged: {error!r}") from error
+        if self.model.features != self.encoder.width:
+            raise DpvdError(f"the record in {folder} is damaged: encoder and model do not fit")
+        self._load(folder / MODEL)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of the classes; empty for regression."""
+        return self.encoder.schema.target.classes
+
+    def predictions(
+        self, source: TableSource, samples: int = 32
+    ) -> Iterator[tuple[pl.DataFrame, Prediction]]:
+        """Yield each batch of a table with what the model says of it, found by column name."""
+        for frame, x in encoded_batches(source, self.encoder):
+            yield frame, self.model.predict(torch.from_numpy(x), draws=samples)
+
+    def _build(self, network: dict[str, Any]) -> TableModel:
+        bounds = self.encoder.schema.target.bounds
+        return TableModel(
+            network["features"],
+            network["classes"],
+            whitened=network["whitened"],
+            target_range=(-1.0, 1.0) if bounds is None else bounds,
+        )
+
+    def _load(self, path: Path) -> None:
+        load_model(self.model, path, self.record.model, unbounded=("bound",))
+        for release in self.record.releases:
+            plan = PrivacyPlan.from_dict(release["plan"])
+            remember(self.model, plan, plan.steps)
+        self.model.eval()

@@ -1,0 +1,186 @@
+"""From options and a table to all that a run will do; nothing is charged or written here."""
+
+import secrets
+from dataclasses import dataclass, fields, replace
+
+from dpvd.data import (
+    EncodedTable,
+    Encoder,
+    Schema,
+    TableParts,
+    TableSource,
+    count_units,
+    load_table,
+    repeated_identifiers,
+)
+from dpvd.errors import DpvdError
+from dpvd.plan import NoiseKind, PrivacyPlan
+from dpvd.runs.network import Method
+from dpvd.runs.options import RunOptions
+from dpvd.runs.tables.choice import TableChoice, chosen_schema, to_estimate, words_not_covered
+from dpvd.runs.tables.estimate import provisional
+from dpvd.tabular import knots_for
+
+__all__ = ["PreparedTable", "prepare_table"]
+
+# Of networks alone: the model of a table is chosen by its own recipe.
+_OF_NETWORKS = (
+    "sampling",
+    "clipping",
+    "clip_norm",
+    "batch_size",
+    "epochs",
+    "learning_rate",
+    "decay",
+    "gamma",
+    "kl_weight",
+    "network",
+    "hidden",
+    "scale",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedTable:
+    """All that a run on a table will do, decided and checked.
+
+    Attributes:
+        options: what the user chose.
+        choice: which files.
+        schema: complete, or with columns that are to be estimated.
+        estimated: names of these.
+        base: what all plans of the run have in common.
+        knots: of the encoding.
+        seed: of the split; secret, unless noise is seeded.
+        parts: the encoded table; None if the encoding has to wait for estimates.
+        test: the rows to test on; None if there are none.
+        not_covered: what the statement leaves open of the schema.
+        identifiers: columns that look like identifiers with repeats although there is no id.
+    """
+
+    options: RunOptions
+    choice: TableChoice
+    schema: Schema
+    estimated: list[str]
+    base: PrivacyPlan
+    knots: int
+    seed: int
+    parts: TableParts | None
+    test: EncodedTable | None
+    not_covered: tuple[str, ...]
+    identifiers: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """The name of the table's file, which the record shows."""
+        return self.choice.table.name
+
+    def load(self, schema: Schema) -> tuple[EncodedTable, EncodedTable | None]:
+        """The rows to train on and those to test on, by a complete schema."""
+        encoder = Encoder(schema, knots=self.knots)
+        parts = _load(self.choice, self.choice.open(), encoder, self.seed)
+        return parts.train, _test(self.choice, encoder, parts)
+
+
+def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
+    """Read the table, check all of it and choose the encoding.
+
+    Raises:
+        DpvdError: for whatever cannot be trained on, naming row and column.
+    """
+    _refuse_options_of_networks(options)
+    source = choice.open()
+    is_private = options.method is not Method.NONE
+    drafted = choice.schema is None
+    schema = chosen_schema(choice, source, private_bounds=options.private_bounds is not None)
+    estimated = to_estimate(schema, drafted=drafted)
+    _check_estimates(options, estimated, schema)
+    seed = options.seed if options.seeded_noise else secrets.randbits(63)
+    people = count_units(source, schema, test_fraction=choice.test_fraction, seed=seed)
+    knots = 0
+    if people:
+        knots = knots_for(people, _epsilon_to_learn(options) if is_private else 1.0)
+    encoder = Encoder(provisional(schema, estimated), knots=knots)
+    parts = _load(choice, source, encoder, seed)
+    test = _test(choice, encoder, parts)
+    return PreparedTable(
+        options,
+        choice,
+        schema,
+        estimated,
+        _base_plan(options, schema, parts.train.units),
+        knots,
+        seed,
+        None if estimated else parts,
+        None if estimated else test,
+        words_not_covered(schema, estimated, drafted=drafted),
+        repeated_identifiers(source, schema) if schema.id is None else (),
+    )
+
+
+def _refuse_options_of_networks(options: RunOptions) -> None:
+    if options.method not in (Method.DPVD, Method.NONE):
+        raise DpvdError(f"method must be dpvd or none for a table, got {options.method}")
+    for field in fields(RunOptions):
+        if field.name not in _OF_NETWORKS:
+            continue
+        value = getattr(options, field.name)
+        if value != field.default:
+            raise DpvdError(
+                f"{field.name} can be chosen for networks on images only: the model of a table"
+                " follows from its size and the budget"
+            )
+
+
+def _epsilon_to_learn(options: RunOptions) -> float:
+    assert options.epsilon is not None  # checked at construction
+    return options.epsilon - (options.private_bounds or 0.0)
+
+
+def _check_estimates(options: RunOptions, estimated: list[str], schema: Schema) -> None:
+    if estimated and options.private_bounds is None:
+        raise DpvdError(
+            f"the schema leaves bounds or categories of {estimated[0]!r} to be estimated: give"
+            " --private-bounds, the part of ε to spend on that"
+        )
+    if options.private_bounds is not None and not estimated:
+        raise DpvdError(
+            "there is nothing to estimate, the schema has all bounds and categories: leave out"
+            " --private-bounds"
+        )
+
+
+def _base_plan(options: RunOptions, schema: Schema, people: int) -> PrivacyPlan:
+    facts = list(schema.public_facts())
+    public = facts if options.public is None else [*facts, *options.public]
+    return PrivacyPlan(
+        examples=people,
+        batch_size=people,
+        steps=1,
+        relation=options.relation,
+        noise=NoiseKind.SEEDED if options.seeded_noise else NoiseKind.SYSTEM,
+        seed=options.seed if options.seeded_noise else None,
+        unit=options.unit or schema.unit_words,
+        tuned=None if options.tuned is None else tuple(options.tuned),
+        public=tuple(public) if public or options.public is not None else None,
+        initial_weights="zeros",
+    )
+
+
+def _load(choice: TableChoice, source: TableSource, encoder: Encoder, seed: int) -> TableParts:
+    return load_table(source, encoder, test_fraction=choice.test_fraction, seed=seed)
+
+
+def _test(choice: TableChoice, encoder: Encoder, parts: TableParts) -> EncodedTable | None:
+    """The rows to test on: of a file of their own, or kept back."""
+    source = choice.open_test()
+    if source is None:
+        return parts.test
+    return load_test(source, encoder)
+
+
+def load_test(source: TableSource, encoder: Encoder) -> EncodedTable:
+    """All rows of a table to test on."""
+    schema = replace(encoder.schema, id=None, rows_per_unit=None)
+    plain = replace(encoder, schema=schema)
+    return load_table(source, plain, seed=0).train
