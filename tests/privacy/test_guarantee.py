@@ -39,6 +39,12 @@ def test_a_private_run():
     )
 
 
+def test_steps_with_different_noise_are_told_apart():
+    claim = dataclasses.replace(CLAIM, noise_by_steps=((9.63339, 1), (35.5, 39)))
+    assert "noise of multiplier 9.633 in 1 step and 35.5 in 39 steps from" in claim.sentence()
+    assert Guarantee.from_dict(json.loads(json.dumps(claim.to_dict()))) == claim
+
+
 def test_a_plan_that_nobody_carried_out():
     sentence = dataclasses.replace(CLAIM, seen=None).sentence()
     assert sentence.startswith(

@@ -61,6 +61,8 @@ class Guarantee:
     """What the program that trained saw itself; None for a plan that was not carried out."""
     not_covered: tuple[str, ...] = ()
     """What the claim rests on without the program having seen it, or what it leaves open."""
+    noise_by_steps: tuple[tuple[float, int], ...] = ()
+    """Noise multiplier and number of steps, where not all steps have the same noise."""
     undeclared: tuple[str, ...] = ()
     """What only the holder of the data knows, and did not say."""
 
@@ -77,6 +79,8 @@ class Guarantee:
             entries = getattr(self, name)
             if entries is not None:
                 object.__setattr__(self, name, phrases(entries, name))
+        pairs = tuple((float(multiplier), int(steps)) for multiplier, steps in self.noise_by_steps)
+        object.__setattr__(self, "noise_by_steps", pairs)
 
     def sentence(self) -> str:
         """Return the claim in words, with what it rests on and what it does not cover."""
@@ -113,9 +117,8 @@ class Guarantee:
             return f"Not differentially private: no noise was added; {how}."
         neighbours = _NEIGHBOURS[self.relation].format(self.unit)
         basis = (
-            f"{neighbours}; {how}; Gaussian noise of multiplier"
-            f" {_round(self.noise_multiplier, ROUND_FLOOR)} from {self._noise_origin()}; accounted"
-            f" with {_METHODS[self.accountant]}."
+            f"{neighbours}; {how}; Gaussian noise of {self._noise_size()} from"
+            f" {self._noise_origin()}; accounted with {_METHODS[self.accountant]}."
         )
         if self.epsilon == math.inf:
             return (
@@ -126,6 +129,15 @@ class Guarantee:
         return (
             f"({round_up(self.epsilon)}, {self.delta!r})-differentially private{condition}: {basis}"
         )
+
+    def _noise_size(self) -> str:
+        if not self.noise_by_steps:
+            return f"multiplier {_round(self.noise_multiplier, ROUND_FLOOR)}"
+        parts = [
+            f"{_round(multiplier, ROUND_FLOOR)} in {steps} step{'s' if steps > 1 else ''}"
+            for multiplier, steps in self.noise_by_steps
+        ]
+        return f"multiplier {', '.join(parts[:-1])} and {parts[-1]}"
 
     def _noise_origin(self) -> str:
         if self.noise_source.startswith("reproducible"):

@@ -8,6 +8,7 @@ the same weights goes on counting.
 
 import json
 import logging
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -262,6 +263,7 @@ class Account:
             epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
+            noise_by_steps=_noise_by_steps(plans),
             sampling=_sampling_words(plans),
             noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),
@@ -281,6 +283,14 @@ class Account:
                 f"{elsewhere} earlier private steps of this model, declared to be on other data"
             )
         return _distinct(words)
+
+
+def _noise_by_steps(plans: list[tuple[PrivacyPlan, int]]) -> tuple[tuple[float, int], ...]:
+    """How many steps were taken with which noise multiplier; nothing if it was the same in all."""
+    steps = Counter[float]()
+    for plan, taken in plans:
+        steps[plan.noise_multiplier or 0.0] += taken
+    return tuple(steps.items()) if len(steps) > 1 else ()
 
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
