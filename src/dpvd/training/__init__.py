@@ -1,6 +1,7 @@
 """Training: one auditable step, and the loop around it."""
 
 from dpvd.training.account import Account, charge_release, remember
+from dpvd.training.account_store import entries_of
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
@@ -27,6 +28,7 @@ __all__ = [
     "Schedule",
     "charge_release",
     "cross_entropy",
+    "entries_of",
     "fit",
     "remember",
 ]
