@@ -62,9 +62,7 @@ class NoiseKind(StrEnum):
     SYSTEM = "system"
     """A cipher stream keyed by the operating system: secret, never repeated."""
     SEEDED = "seeded"
-    """A stream that follows from a seed: reproducible, not private against whoever knows the
-    seed.
-    """
+    """A stream that follows from a seed: reproducible, and no secret to whoever knows the seed."""
 
 
 @dataclass(frozen=True)
@@ -239,9 +237,7 @@ class PrivacyPlan:
         return batches
 
     def check_source(self, bits: BitSource, name: str) -> None:
-        """Raise unless this source of random bits is of the kind that the plan, and so its
-        statement, names.
-        """
+        """Raise unless random bits are of the kind that the plan, and so its statement, names."""
         if bits.private is not (self.noise is NoiseKind.SYSTEM):
             raise DpvdError(
                 f"{name} is a source that is {'secret' if bits.private else 'not secret'}, but the"
@@ -281,9 +277,7 @@ class PrivacyPlan:
         return tuple(tensors)
 
     def _sampling_bits(self, examples: int, start: int) -> BitSource:
-        """The plan's own stream; a seeded one stands where the draws of the first ``start`` steps
-        have left it.
-        """
+        """The plan's own stream, a seeded one after the draws of the first ``start`` steps."""
         stream = self.bits("sampling")
         if isinstance(stream, SeededBits):
             stream.position = start * self.sampler.bytes_per_draw(examples)
@@ -292,9 +286,7 @@ class PrivacyPlan:
     # What the accountant reads.
 
     def event(self, steps: int | None = None) -> DpEvent:
-        """What ``steps`` steps (all of them, if not given) release, in dp-accounting's
-        vocabulary.
-        """
+        """What so many steps (all, if not given) release, in dp-accounting's vocabulary."""
         return self.sampler.event(self._noise_multiplier(), self.steps if steps is None else steps)
 
     def epsilon(
@@ -308,9 +300,7 @@ class PrivacyPlan:
     def guarantee(
         self, delta: float, accountant: AccountantName | str = "pld", steps: int | None = None
     ) -> Guarantee:
-        """The privacy statement for ``steps`` steps of this plan, if it is carried out as it
-        stands.
-        """
+        """The privacy statement for ``steps`` steps of this plan, carried out as it stands."""
         taken = self.steps if steps is None else steps
         return Guarantee(
             epsilon=self.epsilon(delta, accountant, taken),
@@ -345,8 +335,9 @@ class PrivacyPlan:
     def calibrate(
         self, epsilon: float, delta: float, accountant: AccountantName | str = "pld"
     ) -> "PrivacyPlan":
-        """The same plan with the smallest noise that keeps it within (ε, δ); ε = ∞ gives ordinary
-        training.
+        """The same plan with the smallest noise that keeps it within (ε, δ).
+
+        Edge cases: ε = ∞ gives ordinary training.
         """
         in_unit_interval(delta=delta)
         if epsilon == math.inf:

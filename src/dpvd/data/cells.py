@@ -89,8 +89,7 @@ def parse_numbers(
 def parse_codes(
     series: pl.Series, categories: Sequence[str], tokens: Sequence[str]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return each cell's position among the categories, `UNSEEN` if it has none, and which are
-    missing.
+    """Return each cell's position among the categories, or `UNSEEN`, and which are missing.
 
     Edge cases:
         A boolean of a frame is the category that says the same, such as "True", "yes" or "1".

@@ -18,8 +18,7 @@ _ROWS_AT_A_TIME = 16_384
 
 
 class RowStore:
-    """Features, one value more per row (the target) and a key per row (the unit), appended batch by
-    batch.
+    """Features, target and unit of rows, appended batch by batch.
 
     Guarantees:
         The file has no name: it vanishes with the arrays that show it, however the process ends.

@@ -43,8 +43,9 @@ def run_spec(
 
 
 def epsilons_of(spec: Spec, plan: PrivacyPlan) -> dict[str, float]:
-    """ε of a plan by the accountant that calibrated it, and by the tightest one; none without
-    privacy.
+    """ε of a plan by the accountant that calibrated it, and by the tightest one.
+
+    Edge cases: {} for an experiment without privacy.
     """
     if spec.accountant is None:
         return {}

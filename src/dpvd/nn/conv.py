@@ -28,6 +28,7 @@ __all__ = [
     "MultiplicativeConv1d",
     "MultiplicativeConv2d",
     "MultiplicativeConv3d",
+    "unfolded",
 ]
 
 Size: TypeAlias = int | tuple[int, ...]

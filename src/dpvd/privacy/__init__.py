@@ -7,7 +7,7 @@ divided by the L2 sensitivity *under the relation in force*.
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
-from dpvd.privacy.events import fixed_size_event, poisson_event
+from dpvd.privacy.events import count_steps, fixed_size_event, poisson_event
 from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
@@ -29,6 +29,7 @@ __all__ = [
     "Relation",
     "SamplingKind",
     "accountant_for",
+    "count_steps",
     "epsilon",
     "epsilon_curve",
     "fingerprint",

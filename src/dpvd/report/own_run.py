@@ -10,8 +10,7 @@ from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.report.page import write_report
-from dpvd.runs import RECORD, RunRecord
-from dpvd.runs.own_run import own_record, save_own_model
+from dpvd.runs import RECORD, RunRecord, own_record, save_own_model
 from dpvd.training import FitResult, Recipe
 
 __all__ = ["write_run"]

@@ -7,7 +7,7 @@ from dpvd.runs.load import TrainedRun
 from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
-from dpvd.runs.own_run import load_own_model
+from dpvd.runs.own_run import load_own_model, own_record, save_own_model
 from dpvd.runs.prepare import PreparedRun, prepare_run
 from dpvd.runs.recipes import (
     NetworkKind,
@@ -77,12 +77,14 @@ __all__ = [
     "load_images",
     "load_own_model",
     "ordinary_recipe",
+    "own_record",
     "predict_dist",
     "prepare_run",
     "prepare_table",
     "private_recipe",
     "read_key",
     "resume_table",
+    "save_own_model",
     "total_spent",
     "train_and_evaluate",
 ]

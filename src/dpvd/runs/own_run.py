@@ -21,8 +21,7 @@ from dpvd.privacy import Guarantee
 from dpvd.runs.metrics import predict_dist, test_metrics
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
-from dpvd.training import FitResult, Recipe, remember
-from dpvd.training.account_store import entries_of
+from dpvd.training import FitResult, Recipe, entries_of, remember
 
 __all__ = ["OWN", "load_own_model", "own_record", "save_own_model"]
 

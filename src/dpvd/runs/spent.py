@@ -8,8 +8,7 @@ from typing import Any
 from dp_accounting import ComposedDpEvent, DpEvent
 
 from dpvd.errors import DpvdError, is_finite_number
-from dpvd.privacy import Relation, SamplingKind, epsilon, sampled_event
-from dpvd.privacy.events import count_steps
+from dpvd.privacy import Relation, SamplingKind, count_steps, epsilon, sampled_event
 from dpvd.runs.record import RunRecord
 
 __all__ = ["Total", "event_of", "total_spent"]

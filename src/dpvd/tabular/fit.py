@@ -27,8 +27,7 @@ from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitening
 from dpvd.tabular.model import TableModel
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
 from dpvd.tabular.rows import DerivedRows, rows_by_person
-from dpvd.training import Recipe, charge_release, fit
-from dpvd.training.account import Account
+from dpvd.training import Account, Recipe, charge_release, fit
 
 __all__ = ["TableFit", "fit_table"]
 

@@ -1,6 +1,7 @@
 """Training: one auditable step, and the loop around it."""
 
-from dpvd.training.account import charge_release, remember
+from dpvd.training.account import Account, charge_release, remember
+from dpvd.training.account_store import entries_of
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
@@ -13,6 +14,7 @@ from dpvd.training.step import Earlier, PrivateStep
 __all__ = [
     "CHECKPOINT",
     "LEDGER",
+    "Account",
     "BatchOrigin",
     "Checkpoint",
     "Decay",
@@ -26,6 +28,7 @@ __all__ = [
     "Schedule",
     "charge_release",
     "cross_entropy",
+    "entries_of",
     "fit",
     "remember",
 ]
