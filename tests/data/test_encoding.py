@@ -229,3 +229,48 @@ class TestDates:
     def test_a_format_that_is_none_is_refused(self) -> None:
         with pytest.raises(DpvdError, match="date"):
             self.encoder("%Q").encode(text_frame(d=["2020-01-06"]))
+
+
+class TestKnots:
+    """The features that models of tables learn from."""
+
+    def test_hats_add_up_to_one_and_bend_at_the_knots(self) -> None:
+        encoder = Encoder(one_number(bounds=(0, 40)), knots=5)
+        frame = pl.DataFrame({"x": [-3.0, 0.0, 10.0, 15.0, 40.0, 99.0]})
+        features = encoder.encode(frame)
+        assert features.shape == (6, 6)
+        hats = features[:, 1:] + 1 / 5
+        assert np.allclose(hats.sum(1), 1)
+        assert np.allclose(hats[2], [0, 1, 0, 0, 0])
+        assert np.allclose(hats[3], [0, 0.5, 0.5, 0, 0])
+        assert np.allclose(features[:, 0], [-1, -1, -0.5, -0.25, 1, 1])
+
+    def test_wide_bounds_are_read_by_logarithms(self) -> None:
+        encoder = Encoder(one_number(bounds=(0, 99_999)), knots=0)
+        features = encoder.encode(pl.DataFrame({"x": [0.0, 99.0, 99_999.0]}))
+        assert np.allclose(features[:, 0], [-1, -0.2, 1], atol=1e-6)
+
+    def test_there_is_no_constant_and_categories_are_centred(self, frame: pl.DataFrame) -> None:
+        encoder = Encoder(schema(), knots=4)
+        features = encoder.encode(frame)
+        assert "constant" not in encoder.features
+        assert len(encoder.groups) == encoder.width
+        assert (np.diff(encoder.groups) >= 0).all()
+        assert encoder.groups[-1] == len(encoder.schema.used) - 1
+        assert np.abs(features).max() <= 1
+        norms = np.linalg.norm(features.astype(np.float64), axis=1)
+        assert norms.max() <= encoder.largest_norm + 1e-6
+
+    def test_an_encoder_with_knots_survives_json_and_old_ones_have_none(self) -> None:
+        encoder = Encoder(schema(), knots=4)
+        written = json.loads(json.dumps(encoder.to_dict()))
+        assert Encoder.from_dict(written) == encoder
+        del written["knots"]
+        assert Encoder.from_dict(written).knots is None
+
+    @pytest.mark.parametrize("knots", [-1, 1, 1001, 2.0, True])
+    def test_bad_numbers_of_knots_are_refused(self, knots: object) -> None:
+        with pytest.raises(DpvdError, match="knots must be"):
+            Encoder(one_number(), knots=knots)
+        with pytest.raises(DpvdError, match="not both"):
+            Encoder(one_number(), bins=3, knots=3)

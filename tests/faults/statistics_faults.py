@@ -14,6 +14,10 @@ TEST_CATEGORIES = "tests/statistics/test_categories.py::"
 TEST_BOUNDS = "tests/statistics/test_bounds.py::"
 TEST_FIT = "tests/tabular/test_fit.py::"
 
+TEST_RUNS = (
+    "tests/runs/test_tables.py::test_the_statement_is_the_sum_of_everything_private_bounds_included"
+)
+
 TEN_ROWS = "test_adding_a_person_with_ten_rows_moves_the_sums_by_the_sensitivity_at_most"
 COMPOSED = "test_the_statement_is_the_composed_account_of_everything_that_touched_the_table"
 
@@ -96,6 +100,24 @@ NOISE = [
 ]
 
 CHARGES = [
+    Fault(
+        "private bounds that are not charged to the model",
+        FIT,
+        {"        charge_release(model, plan)\n": "        pass\n"},
+        TEST_RUNS + "[ill-None]",
+    ),
+    Fault(
+        "private bounds that the noise of the rest makes no room for",
+        FIT,
+        {"earlier=[plan.event() for plan in before.values()]": "earlier=[]"},
+        TEST_RUNS + "[ill-person]",
+    ),
+    Fault(
+        "categories of one person alone that delta does not pay for",
+        "runs/tables/estimate.py",
+        {"_FAILING_PART = 0.01": "_FAILING_PART = 0.3"},
+        TEST_RUNS + "[ill-None]",
+    ),
     Fault(
         "releases that nobody pays for",
         FIT,

@@ -127,3 +127,11 @@ def test_digits_is_learnt_as_well_as_documented(method, epsilon, least, tmp_path
     record = execute(prepare_run(options, load("digits")), tmp_path / "run")
     assert record.test["accuracy"] >= least
     assert record.epsilon is None or 0.99 * epsilon < record.epsilon <= epsilon
+
+
+@pytest.mark.parametrize("hidden", [10, 30])
+def test_narrow_networks_learn_without_privacy(hidden, tmp_path):
+    """At a rate that only wide networks bear they stayed at one in ten."""
+    options = RunOptions(delta=1e-5, method="none", hidden=hidden)
+    record = execute(prepare_run(options, load("digits")), tmp_path / "run")
+    assert record.test["accuracy"] > 0.9

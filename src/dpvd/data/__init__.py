@@ -13,15 +13,13 @@ from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
 from dpvd.data.schema import Schema
 from dpvd.data.schema_file import read_schema, schema_text
 from dpvd.data.source import TableSource
+from dpvd.data.splitting import TrainingCells, count_units, training_cells
 from dpvd.data.tables import (
     EncodedTable,
     TableParts,
-    TrainingCells,
-    count_units,
     encoded_batches,
     load_table,
     open_table,
-    training_cells,
 )
 from dpvd.data.units import chosen_rows, unit_hashes, unit_numbers
 from dpvd.data.words import TRUE_WORDS, canonical_text

@@ -23,6 +23,7 @@ from dpvd.tabular import knots_for
 
 __all__ = ["PreparedTable", "prepare_table"]
 
+_MEMORY = 64 * 2**20  # bytes of features beyond which they go into a file
 # Of networks alone: the model of a table is chosen by its own recipe.
 _OF_NETWORKS = (
     "sampling",
@@ -168,7 +169,9 @@ def _base_plan(options: RunOptions, schema: Schema, people: int) -> PrivacyPlan:
 
 
 def _load(choice: TableChoice, source: TableSource, encoder: Encoder, seed: int) -> TableParts:
-    return load_table(source, encoder, test_fraction=choice.test_fraction, seed=seed)
+    return load_table(
+        source, encoder, test_fraction=choice.test_fraction, seed=seed, memory=_MEMORY
+    )
 
 
 def _test(choice: TableChoice, encoder: Encoder, parts: TableParts) -> EncodedTable | None:
@@ -183,4 +186,4 @@ def load_test(source: TableSource, encoder: Encoder) -> EncodedTable:
     """All rows of a table to test on."""
     schema = replace(encoder.schema, id=None, rows_per_unit=None)
     plain = replace(encoder, schema=schema)
-    return load_table(source, plain, seed=0).train
+    return load_table(source, plain, seed=0, memory=_MEMORY).train

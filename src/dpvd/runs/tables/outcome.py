@@ -1,0 +1,145 @@
+"""What a run on a table came to, and its record."""
+
+import math
+import os
+import platform
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+
+from dpvd import __version__
+from dpvd.data import EncodedTable, Encoder
+from dpvd.plan import PrivacyPlan
+from dpvd.privacy import Guarantee
+from dpvd.runs.network import Method
+from dpvd.runs.record import RunRecord
+from dpvd.runs.tables.prepare import PreparedTable
+from dpvd.tabular import TableModel, TableRecipe
+
+__all__ = ["Outcome", "outcome_record"]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What training left, before it is written down."""
+
+    model: TableModel
+    guarantee: Guarantee
+    recipe: TableRecipe | None
+    plans: dict[str, PrivacyPlan]
+    train: EncodedTable
+    test: EncodedTable | None
+    left_out: tuple[str, ...]
+    seconds: float
+
+
+def outcome_record(
+    run: PreparedTable, outcome: Outcome, test: dict[str, Any], key: bytes, checksum: str
+) -> RunRecord:
+    """The record of a run.
+
+    Args:
+        run: what was prepared.
+        outcome: what came of it.
+        test: results on the test rows.
+        key: of the data's checksum.
+        checksum: of the model's file.
+    """
+    options = run.options
+    train = outcome.train
+    schema = train.schema
+    main = outcome.plans.get("training") or outcome.plans["moments"]
+    recipe = {} if outcome.recipe is None else outcome.recipe.to_dict()
+    return RunRecord(
+        method=str(options.method),
+        seed=options.seed,
+        dataset={
+            "name": run.name,
+            "train": train.units,
+            "rows": train.rows,
+            "test": 0 if outcome.test is None else outcome.test.rows,
+            "classes": len(schema.target.classes) or None,
+            "checksum": train.checksum(key),
+            "preprocessing": _preprocessing(train.encoder),
+        },
+        model={
+            "network": {
+                "kind": "table",
+                "features": outcome.model.features,
+                "classes": outcome.model.classes,
+                "whitened": outcome.model.whitened,
+            },
+            "layers": _layers(outcome.model),
+            "parameters": outcome.model.head.weight.numel(),
+            "checksum": checksum,
+        },
+        plan=main.to_dict(),
+        recipe={name: value for name, value in recipe.items() if value},
+        guarantee=outcome.guarantee.to_dict(),
+        history=[],
+        test=test,
+        seconds=outcome.seconds,
+        environment={
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "platform": platform.platform(),
+            "cpus": os.cpu_count(),
+        },
+        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        version=__version__,
+        table={
+            "kind": "classification" if schema.target.is_classification else "regression",
+            "encoder": train.encoder.to_dict(),
+            "classes": list(schema.target.classes),
+            "target": schema.target.name,
+            "unit": run.base.unit,
+            "id": schema.id,
+            "rows_per_unit": schema.rows_per_unit,
+            "estimated": list(run.estimated),
+            "left_out": list(outcome.left_out),
+        },
+        releases=_releases(outcome.plans) if options.method is not Method.NONE else [],
+        declared={} if schema.rows_per_unit is None else {"rows_per_unit": _rows_words(run)},
+    )
+
+
+def _rows_words(run: PreparedTable) -> str:
+    return f"at most {run.schema.rows_per_unit} of each {run.base.unit} take part, chosen at random"
+
+
+def _preprocessing(encoder: Encoder) -> str:
+    hats = f", numbers also by hat functions at {encoder.knots} knots" if encoder.knots else ""
+    return (
+        f"each row by itself, by the schema: {encoder.width} features of"
+        f" {len(encoder.schema.used)} columns{hats}; rows are scaled to length 1, then centred by a"
+        " noisy mean"
+    )
+
+
+def _layers(model: TableModel) -> list[str]:
+    outputs = model.head.out_features
+    whitened = "whitened by noisy moments, " if model.whitened else ""
+    return [
+        f"rows: {model.features} features, centred, {whitened}head: Linear"
+        f" {model.head.in_features}→{outputs}"
+    ]
+
+
+def _releases(plans: dict[str, PrivacyPlan]) -> list[dict[str, Any]]:
+    """Each with its share of 1/z², which composes additively for sums over everybody."""
+    costs = {
+        name: plan.steps / (plan.noise_multiplier or math.inf) ** 2 for name, plan in plans.items()
+    }
+    whole = sum(costs.values())
+    return [
+        {
+            "name": name,
+            "noise_multiplier": plan.noise_multiplier,
+            "steps": plan.steps,
+            "share": costs[name] / whole,
+            "plan": plan.to_dict(),
+        }
+        for name, plan in plans.items()
+    ]
