@@ -12,6 +12,7 @@ from tests.faults import (
     mechanisms_faults,
     privacy_faults,
     provenance_faults,
+    report_faults,
     statistics_faults,
 )
 from tests.faults.fault import Fault
@@ -272,5 +273,6 @@ FAULTS = [
     *mechanisms_faults.FAULTS,
     *privacy_faults.FAULTS,
     *provenance_faults.FAULTS,
+    *report_faults.FAULTS,
     *statistics_faults.FAULTS,
 ]
