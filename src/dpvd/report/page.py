@@ -87,7 +87,9 @@ def _render(
 
 def _held(record: RunRecord) -> str:
     """What of the page must not be passed on."""
-    parts = ["the size and the name of the data"]
+    parts = ["the name of the data"]
+    if record.plan.get("secret_size"):
+        parts.insert(0, "the exact number of examples")
     if record.dataset.get("checksum"):
         parts.insert(0, "a checksum of the data")
     if is_measured(record):
