@@ -13,6 +13,7 @@ from tests.faults import (
     mechanisms_faults,
     privacy_faults,
     provenance_faults,
+    report_faults,
     statistics_faults,
 )
 from tests.faults.fault import Fault
@@ -274,5 +275,6 @@ FAULTS = [
     *mechanisms_faults.FAULTS,
     *privacy_faults.FAULTS,
     *provenance_faults.FAULTS,
+    *report_faults.FAULTS,
     *statistics_faults.FAULTS,
 ]

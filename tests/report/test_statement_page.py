@@ -169,6 +169,8 @@ def test_a_table_run_says_how_its_budget_was_split(record: Record) -> None:
     assert "training 8 98 %" in text
     assert "read off the data: weight, ill" in text
     assert "At most 3, chosen at random" in text
+    assert "all their rows in the table, of which at most 3 take part" in text
+    assert "Algorithm 1" not in text
     assert len(reading(found)) == 5
 
 
@@ -190,7 +192,7 @@ def test_a_run_without_test_data_says_so(record: Record) -> None:
 
 
 def test_a_regression_shows_its_errors(record: Record) -> None:
-    record["test"] = {"rmse": 3.25, "mae": 2.5, "interval_coverage": 0.94}
+    record["test"] = {"rmse": 3.25, "mae": 2.5, "coverage": 0.94}
     record["history"] = []
     text = text_of(render(read(record)))
     assert "Test error 3.25 (RMSE) at ε = 0.9996" in text

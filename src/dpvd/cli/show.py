@@ -150,7 +150,7 @@ _RESULTS = {
     "auc": "test AUC",
     "rmse": "test RMSE",
     "mae": "test MAE",
-    "interval_coverage": "interval coverage",
+    "coverage": "interval coverage",
     "calibration_error": "calibration error",
 }
 

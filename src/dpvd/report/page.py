@@ -19,7 +19,7 @@ from dpvd.report.sections import cells, common
 from dpvd.report.statement_page import STATEMENT, write_statement
 from dpvd.report.svg import inline_svg
 from dpvd.report.templates import template
-from dpvd.report.wording import METHODS, percent
+from dpvd.report.wording import method_words, percent
 from dpvd.runs import FIGURES, REPORT, RunRecord
 
 __all__ = ["render", "write_report"]
@@ -87,7 +87,9 @@ def _render(
 
 def _held(record: RunRecord) -> str:
     """What of the page must not be passed on."""
-    parts = ["the size and the name of the data"]
+    parts = ["the name of the data"]
+    if record.plan.get("secret_size"):
+        parts.insert(0, "the exact number of examples")
     if record.dataset.get("checksum"):
         parts.insert(0, "a checksum of the data")
     if is_measured(record):
@@ -110,8 +112,7 @@ def _title(record: RunRecord) -> str:
 
 def _subtitle(record: RunRecord) -> list[str]:
     created = record.created.replace("T", " ").replace("Z", " UTC")
-    method = METHODS.get(record.method, record.method)
-    return [str(record.dataset["name"]), method, created]
+    return [str(record.dataset["name"]), method_words(record), created]
 
 
 def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
@@ -146,9 +147,9 @@ def _result_tiles(test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
     if is_finite_number(test.get("calibration_error")):
         note = "mean gap between confidence and accuracy"
         tiles.append(("Calibration error", percent(test["calibration_error"]), note))
-    if is_finite_number(test.get("interval_coverage")):
+    if is_finite_number(test.get("coverage")):
         note = "test targets within their predicted interval"
-        tiles.append(("Interval coverage", percent(test["interval_coverage"]), note))
+        tiles.append(("Interval coverage", percent(test["coverage"]), note))
     return tiles or [("Test result", "not measured", "there were no test data")]
 
 
@@ -167,12 +168,13 @@ def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
     plan = dict(record.plan)
     if "accountant" in record.guarantee:
         plan["accountant"] = record.guarantee["accountant"]
+    recipe = record.recipe.items()
     run = {
         "method": record.method,
         "seed": record.seed,
         "version": record.version,
         "created": record.created,
-        **record.recipe,
+        **{"learnt by" if name == "method" else name: value for name, value in recipe},
     }
     test = {key: value for key, value in record.test.items() if isinstance(value, int | float)}
     pruning = {

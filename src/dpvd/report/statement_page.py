@@ -13,7 +13,7 @@ from dpvd.privacy import round_up
 from dpvd.report.facts import check_declared, is_measured
 from dpvd.report.sections import Rows, cells, common
 from dpvd.report.templates import template
-from dpvd.report.wording import METHODS
+from dpvd.report.wording import method_words
 from dpvd.runs import RunRecord
 
 __all__ = ["STATEMENT", "render_statement", "write_statement"]
@@ -29,7 +29,7 @@ _TEST_NUMBERS = (
     "auc",
     "rmse",
     "mae",
-    "interval_coverage",
+    "coverage",
 )
 
 
@@ -87,7 +87,7 @@ def _title(record: RunRecord) -> str:
 
 def _subtitle(record: RunRecord, declared: Mapping[str, str]) -> list[str]:
     day = record.created.partition("T")[0]
-    known = [declared.get("name"), declared.get("owner"), METHODS.get(record.method), day]
+    known = [declared.get("name"), declared.get("owner"), method_words(record), day]
     return [part for part in known if part]
 
 

@@ -9,9 +9,9 @@ from dpvd.privacy import round_up
 from dpvd.runs import RunRecord
 
 __all__ = [
-    "METHODS",
     "guess_limit",
     "label",
+    "method_words",
     "noise_warning",
     "percent",
     "plain",
@@ -19,7 +19,7 @@ __all__ = [
     "uncovered",
 ]
 
-METHODS = {
+_METHODS = {
     "dpvd": "private variational dropout (Algorithm 1)",
     "svi": "private stochastic variational inference",
     "dpsgd": "private stochastic gradient descent",
@@ -27,6 +27,18 @@ METHODS = {
     "own": "trained by a program of one's own",
 }
 """Methods in words, by their names in a record."""
+
+_TABLE_METHODS = {
+    "statistics": "linear model of a table, from noisy statistics",
+    "steps": "linear model of a table, by private steps on noisy statistics",
+}
+
+
+def method_words(record: RunRecord) -> str:
+    """How a run trained, in words; what is not known by name is printed as it is."""
+    if getattr(record, "table", None) and record.is_private:
+        return _TABLE_METHODS.get(str(record.recipe.get("method")), "private model of a table")
+    return _METHODS.get(record.method, record.method)
 
 
 def percent(share: object, decimals: int = 1) -> str:
@@ -116,7 +128,7 @@ def promises(record: RunRecord) -> list[tuple[str, str]]:
     relation = str(guarantee.get("relation") or record.plan.get("relation") or "")
     is_repeatable = noise_warning(record) != ""
     return [
-        ("Who is protected", _unit_words(unit)),
+        ("Who is protected", _unit_words(unit, _rows_together(record))),
         ("Against what", _relation_words(relation, unit)),
         (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
         (f"What δ = {delta:g} means", _delta_words(delta, unit, _public_size(record))),
@@ -200,7 +212,18 @@ def _tuning_words(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def _unit_words(unit: str) -> str:
+def _rows_together(record: RunRecord) -> int | None:
+    """How many rows of one unit are accounted for together, where a table says so."""
+    rows = (getattr(record, "table", None) or {}).get("rows_per_unit")
+    return rows if isinstance(rows, int) else None
+
+
+def _unit_words(unit: str, rows: int | None) -> str:
+    if rows is not None:
+        return (
+            f"One {unit} with all their rows in the table, of which at most {rows:,} take part. ε"
+            " is for all of them together."
+        )
     return (
         f"One {unit} of the training data. A person who contributed several has a larger ε: k times"
         " as large for k of them (and δ grows as well)."
