@@ -114,7 +114,7 @@ class TableModel(nn.Module):
 
     def of_unit_length(self, x: Tensor) -> Tensor:
         """v, [..., width]; the width is one more than the features if rows are whitened."""
-        rows = x.float()
+        rows = x.to(self.mean.dtype)
         if self.whitened:
             rows = torch.cat([rows, self.constant.expand(*rows.shape[:-1], 1)], dim=-1)
         return unit_length(rows)
@@ -185,7 +185,11 @@ class TableModel(nn.Module):
             generator: where they come from; seeded with 0 if None, since they protect nothing.
         """
         source = torch.Generator().manual_seed(0) if generator is None else generator
-        parts = [self._predict(rows, draws, source) for rows in torch.split(x, _BLOCK)]
+        # All rows share the draws, so that what is said of one does not depend on the others; each
+        # comes with its opposite, so that they favour no class.
+        half = torch.randn((draws + 1) // 2, 1, self.head.out_features, generator=source)
+        normals = torch.cat([half, -half])[:draws].to(self.mean.dtype)
+        parts = [self._predict(rows, normals) for rows in torch.split(x, _BLOCK)]
         if self.classes is None:
             means, stds = zip(*parts, strict=True)
             return Prediction(mean=torch.cat(means), std=torch.cat(stds))
@@ -193,7 +197,7 @@ class TableModel(nn.Module):
         together = torch.cat(probabilities)
         return Prediction(together, _entropy(together), torch.cat(information))
 
-    def _predict(self, x: Tensor, draws: int, source: torch.Generator) -> tuple[Tensor, Tensor]:
+    def _predict(self, x: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.inputs(x)
         scores = self.bounded(self.head(rows))  # [n, k]
         variance = rows.square() @ self.head_std.square()  # [n, k]
@@ -201,7 +205,7 @@ class TableModel(nn.Module):
             low, high = self.target_range.tolist()
             total = self.residual + self.gain**2 * variance.squeeze(-1)
             return self._in_units(self.outcome(scores)), total.sqrt() * (high - low) / 2
-        noise = torch.randn(draws, *scores.shape, generator=source) * variance.sqrt()
+        noise = normals * variance.sqrt()  # [draws, n, k]
         moves = self.gain * (noise @ self.codes.T)  # [draws, n, classes]
         apart = 2 * self.classes / (self.classes - 1)  # squared distance of two codes
         v = apart * self.gain**2 * variance.mean(-1, keepdim=True)  # [n, 1]
