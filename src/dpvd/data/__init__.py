@@ -23,9 +23,12 @@ from dpvd.data.tables import (
     open_table,
     training_cells,
 )
+from dpvd.data.units import chosen_rows, unit_hashes, unit_numbers
+from dpvd.data.words import TRUE_WORDS, canonical_text
 from dpvd.errors import DpvdError
 
 __all__ = [
+    "TRUE_WORDS",
     "ArrayData",
     "Column",
     "Dataset",
@@ -42,7 +45,9 @@ __all__ = [
     "Target",
     "TrainingCells",
     "Unseen",
+    "canonical_text",
     "centred",
+    "chosen_rows",
     "count_units",
     "draft_schema",
     "encoded_batches",
@@ -59,7 +64,9 @@ __all__ = [
     "repeated_identifiers",
     "schema_text",
     "training_cells",
+    "unit_hashes",
     "unit_norm",
+    "unit_numbers",
     "validate",
 ]
 

@@ -1,0 +1,272 @@
+"""What the estimators share: from X, y and declared facts to a fitted model and its statement."""
+
+import warnings
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_consistent_length, check_random_state, column_or_1d
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor
+
+from dpvd.data import Encoder, Schema, Source, Target
+from dpvd.errors import DpvdError, choice, in_unit_interval, positive
+from dpvd.plan import NoiseKind
+from dpvd.privacy import Guarantee, round_up
+from dpvd.sklearn.account import FitPlans, RefitWarning, note_fit, total_of
+from dpvd.sklearn.columns import (
+    NO_BOUNDS,
+    as_schema,
+    columns_of,
+    encode,
+    is_frame,
+    numeric_schema,
+)
+from dpvd.sklearn.people import People, choose_people
+from dpvd.tabular import Prediction, fit_table, knots_for
+
+__all__ = ["Labels", "TableEstimator"]
+
+TARGET = "target"  # what y is called in schemas and statements, if no schema names it
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What is to be learnt.
+
+    Attributes:
+        values: [n], int64 classes from 0, or numbers in double precision.
+        classes: number of classes; None for regression.
+        target: what a schema says of it.
+    """
+
+    values: Tensor
+    classes: int | None
+    target: Target
+
+
+class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type hints
+    """A model of a table that is fitted under a privacy budget."""
+
+    epsilon: float
+    delta: float
+    bounds: Any
+    schema: Any
+    rows_per_person: int | None
+    accountant: Any
+    relation: Any
+    unit: str
+    tuned: Any
+    public: Any
+    random_state: Any
+    noise: Any
+
+    @abstractmethod
+    def _labels(self, y: Any, schema: Schema | None) -> Labels:
+        """Check y, and say what is declared of it."""
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.required = True
+        tags.non_deterministic = self.noise != NoiseKind.SEEDED
+        tags.input_tags.allow_nan = self.schema is not None
+        tags.input_tags.string = self.schema is not None
+        return tags
+
+    def _fit(self, x: Any, y: Any, groups: Any) -> None:
+        """Check everything, then fit; nothing is charged before all is checked."""
+        epsilon, delta, seed = self._budget()
+        declared = self._declared_schema()
+        if declared is None:
+            table, y, names = self._read_numbers(x, y)
+        else:
+            table, y, names = self._read_columns(x, y, declared)
+        labels = self._labels(y, declared)
+        schema = declared or numeric_schema(names, self.bounds, labels.target)
+        people = self._people(x, groups, schema, len(y), seed)
+        examples = len(y) if people is None else people.count
+        encoder = Encoder(schema, knots=knots_for(examples, epsilon))
+        features = encode(columns_of(table, names), encoder)
+        done = fit_table(
+            features if people is None else features[people.rows],
+            labels.values if people is None else labels.values[people.rows],
+            classes=labels.classes,
+            epsilon=epsilon,
+            delta=delta,
+            target_range=labels.target.bounds,
+            groups=torch.from_numpy(encoder.groups),
+            unit_index=None if people is None else people.unit_index,
+            people=None if people is None else people.count,
+            rows_per_person=None if people is None else people.rows_per_person,
+            relation=self.relation,
+            accountant=self.accountant,
+            noise=self.noise,
+            seed=seed,
+            unit=self._unit(schema, people),
+            tuned=self.tuned,
+            public=self.public,
+        )
+        fitted = note_fit(done.plans)
+        self._names = names
+        self.encoder_ = encoder
+        # In double precision rounding does not depend on the place of a row among others.
+        self.model_ = done.model.double()
+        self.plans_ = done.plans
+        self.privacy_ = self._statement(done.guarantee, replace(schema, target=labels.target))
+        self._say_sum(fitted)
+
+    def _prediction(self, x: Any) -> Prediction:
+        """What the model says of rows."""
+        check_is_fitted(self, "model_")
+        if self.schema is not None and is_frame(x):
+            table = x  # by name: reordered and further columns do not matter
+        elif self.schema is not None:
+            table = validate_data(self, x, reset=False, dtype=None, ensure_all_finite=False)
+        else:
+            table = validate_data(self, x, reset=False, dtype=np.float64)
+        return self.model_.predict(encode(columns_of(table, self._names), self.encoder_))
+
+    # What was declared.
+
+    def _budget(self) -> tuple[float, float, int | None]:
+        """ε, δ and the seed, checked."""
+        numbers = {"epsilon": self.epsilon, "delta": self.delta}
+        for name, value in numbers.items():
+            if isinstance(value, Real) and not isinstance(value, bool):
+                numbers[name] = float(value)  # NumPy's numbers come out of grids
+        positive(epsilon=numbers["epsilon"])
+        in_unit_interval(delta=numbers["delta"])
+        seeded = choice(self.noise, NoiseKind, "noise") is NoiseKind.SEEDED
+        if seeded != (self.random_state is not None):
+            raise DpvdError(
+                "random_state makes the noise repeatable, and whoever knows it can take the noise"
+                " off again: it is for tests, and must be asked for by name, random_state=0"
+                " together with noise='seeded'"
+            )
+        return numbers["epsilon"], numbers["delta"], self._seed() if seeded else None
+
+    def _seed(self) -> int:
+        if isinstance(self.random_state, int | np.integer) and self.random_state >= 0:
+            return int(self.random_state)
+        return int(check_random_state(self.random_state).randint(2**31 - 1))
+
+    def _declared_schema(self) -> Schema | None:
+        if self.schema is None and self.bounds is None:
+            raise DpvdError(NO_BOUNDS)
+        if self.schema is None:
+            return None
+        if self.bounds is not None:
+            raise DpvdError("give bounds or schema, not both: a schema has bounds in it")
+        return as_schema(self.schema)
+
+    # What was passed to fit.
+
+    def _read_numbers(self, x: Any, y: Any) -> tuple[Any, Any, list[str]]:
+        """Numeric columns with bounds: everything as scikit-learn does it."""
+        x, y = validate_data(
+            self, x, y, dtype=np.float64, ensure_min_samples=2, **self._target_checks()
+        )
+        given = getattr(self, "feature_names_in_", None)
+        if given is None:
+            return x, y, [f"x{position}" for position in range(x.shape[1])]
+        return x, y, [str(name) for name in given]
+
+    def _target_checks(self) -> dict[str, Any]:
+        """What scikit-learn is asked to check of y."""
+        return {}
+
+    def _read_columns(self, x: Any, y: Any, schema: Schema) -> tuple[Any, Any, list[str]]:
+        """Columns of any kind, by a schema."""
+        if y is None:
+            raise DpvdError(f"{type(self).__name__} requires y to be passed, but it is None")
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(x, y)
+        if len(y) < 2:
+            raise DpvdError(f"the table has {len(y)} row to train on: two or more are needed")
+        if is_frame(x):
+            names = _column_names(x)
+            validate_data(self, x, skip_check_array=True)
+            return x, y, names
+        x = validate_data(self, x, dtype=None, ensure_all_finite=False)
+        names = [column.name for column in schema.columns]
+        if x.shape[1] != len(names):
+            raise DpvdError(
+                f"the schema declares {len(names)} columns, X has {x.shape[1]}: pass a frame with"
+                " the names of its columns, or an array with exactly these"
+            )
+        return x, y, names
+
+    def _people(
+        self, x: Any, groups: Any, schema: Schema, rows: int, seed: int | None
+    ) -> People | None:
+        """Whose rows they are; None if every row stands for itself."""
+        most = self.rows_per_person
+        if schema.id is not None:
+            most = schema.rows_per_unit
+            if groups is None and is_frame(x) and schema.id in _column_names(x):
+                groups = x[schema.id]
+            if groups is None:
+                raise DpvdError(
+                    f"the schema has id = {schema.id!r}: pass groups, or a frame with that column,"
+                    " which say whose row each is"
+                )
+        if groups is not None:
+            return choose_people(groups, rows, most, seed)
+        if most is not None:
+            raise DpvdError("rows_per_person needs groups, which say whose row each is")
+        return None
+
+    def _unit(self, schema: Schema, people: People | None) -> str:
+        """What one example is, in words."""
+        if self.unit != "example":
+            return self.unit
+        if schema.unit or schema.id is not None:
+            return schema.unit_words
+        return "example" if people is None else "value of groups"
+
+    # What is said afterwards.
+
+    def _statement(self, guarantee: Guarantee, schema: Schema) -> Guarantee:
+        """The guarantee, with what was declared of columns and target, and by whom."""
+        if self.schema is None:
+            facts = [f"bounds of the {len(schema.used)} columns"]
+            if schema.target.source is Source.PUBLIC:
+                facts.append(schema.target.fact)
+        else:
+            facts = list(schema.public_facts())
+        read = [f"{fact}, read off the data" for fact in schema.not_covered()]
+        return replace(
+            guarantee,
+            public=(*guarantee.public, *facts),
+            not_covered=(*guarantee.not_covered, *read),
+        )
+
+    def _say_sum(self, fitted: FitPlans) -> None:
+        """Warn once that a second fit on the same data adds to the first."""
+        earlier: list[FitPlans] = getattr(self, "_fits", [])
+        self._fits = [*earlier, fitted]
+        if len(self._fits) != 2:
+            return
+        try:
+            total = total_of(self._fits, float(self.delta), self.accountant)
+            cost = f"ε = {round_up(total.epsilon)} at δ = {total.delta!r}"
+        except DpvdError:  # another relation or unit
+            cost = "more than either statement says"
+        warnings.warn(
+            f"this estimator was fitted before. If the data are the same people's, both fits"
+            f" together cost {cost}; privacy_ is for the last fit alone. total_privacy() has the"
+            " sum of all fits in this process",
+            RefitWarning,
+            stacklevel=4,
+        )
+
+
+def _column_names(frame: Any) -> list[str]:
+    names = getattr(frame, "column_names", None)  # pyarrow
+    if names is None:
+        names = frame.columns if hasattr(frame, "columns") else frame.keys()
+    return [str(name).strip() for name in names]
