@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from dpvd import data as data
     from dpvd import errors as errors
     from dpvd import experiments as experiments
+    from dpvd import export as export
     from dpvd import files as files
     from dpvd import grads as grads
     from dpvd import mechanisms as mechanisms
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from dpvd import report as report
     from dpvd import runs as runs
     from dpvd import settings as settings
+    from dpvd import sklearn as sklearn
     from dpvd import statistics as statistics
     from dpvd import tabular as tabular
     from dpvd import training as training
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from dpvd.plan import PrivacyPlan
     from dpvd.privacy import Guarantee, Relation
     from dpvd.runs import RunRecord, TrainedRun, predict_dist
+    from dpvd.sklearn import DPVDClassifier, DPVDRegressor
     from dpvd.training import PrivateStep, Recipe, fit
 
 __version__ = "0.1.0"  # the only place: pyproject.toml reads it from here
@@ -42,6 +45,7 @@ _MODULES = (
     "data",
     "errors",
     "experiments",
+    "export",
     "files",
     "grads",
     "mechanisms",
@@ -52,6 +56,7 @@ _MODULES = (
     "report",
     "runs",
     "settings",
+    "sklearn",
     "statistics",
     "tabular",
     "training",
@@ -60,6 +65,8 @@ _MODULES = (
 _HOMES = {
     "ClippedSum": "dpvd.grads",
     "Clipping": "dpvd.grads",
+    "DPVDClassifier": "dpvd.sklearn",
+    "DPVDRegressor": "dpvd.sklearn",
     "DpvdError": "dpvd.errors",
     "Guarantee": "dpvd.privacy",
     "PrivacyPlan": "dpvd.plan",
@@ -84,6 +91,8 @@ _HOMES = {
 __all__ = [
     "ClippedSum",
     "Clipping",
+    "DPVDClassifier",
+    "DPVDRegressor",
     "DpvdError",
     "Guarantee",
     "PrivacyPlan",

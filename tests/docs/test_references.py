@@ -129,7 +129,12 @@ def test_api_pages_cover_all_that_is_public(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("heading", "group"),
-    [("## To run", ""), ("## To develop", "dev"), ("## To build this site", "docs")],
+    [
+        ("## To run", ""),
+        ("## To export to ONNX", "export"),
+        ("## To develop", "dev"),
+        ("## To build this site", "docs"),
+    ],
 )
 def test_every_dependency_is_justified(heading: str, group: str) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -35,6 +35,8 @@ COMMANDS = {
     "budget": "Show the noise each accountant requires for (ε, δ), or the ε of a given noise.",
     "plan": "Show what each ε buys for a table of this shape: noise, limits on attacks, accuracy.",
     "predict": "Predict each example's class, its probability, and the spread of the probability.",
+    "export": "Write the mean network of a run as ONNX, torch.export or plain tensors; check it by"
+    " use.",
     "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
     "compare": "Compare finished runs: result, calibration and privacy, with means over seeds.",
     "reproduce": "Run the paper's experiments without a record; write tables, figures, verdicts.",

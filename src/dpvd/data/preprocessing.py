@@ -21,7 +21,7 @@ def flatten(x: Tensor) -> Tensor:
     torch.Size([5, 784])
     """
     features = x.shape[1:].numel()
-    return x.reshape(len(x), features)
+    return x.reshape(x.shape[0], features)  # len(x) would fix the number when traced
 
 
 def unit_norm(x: Tensor) -> Tensor:

@@ -148,7 +148,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         codes = codes_of(y, labels)
         if (codes == codes[0]).all():
             raise DpvdError(
-                f"all rows of y have the class {labels[codes[0]]!r}: two or more classes are needed"
+                f"all rows of y have the class {y.tolist()[0]!r}: two or more classes are needed"
             )
         self.classes_ = labels
         return Labels(torch.from_numpy(codes), len(labels), target)
@@ -167,7 +167,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         labels = np.unique(y if self.classes is None else np.asarray(self.classes))
         if len(labels) < 2:
             raise DpvdError(
-                f"there is only one class, {labels[0]!r}: two or more classes are needed"
+                f"there is only one class, {labels.tolist()[0]!r}: two or more classes are needed"
                 if len(labels)
                 else "classes must be two or more labels, got none"
             )

@@ -23,7 +23,15 @@ from dpvd.data import (
 )
 from dpvd.errors import DpvdError
 
-__all__ = ["NO_BOUNDS", "as_schema", "columns_of", "encode", "is_frame", "numeric_schema"]
+__all__ = [
+    "NO_BOUNDS",
+    "as_schema",
+    "bounds_pair",
+    "columns_of",
+    "encode",
+    "is_frame",
+    "numeric_schema",
+]
 
 NO_BOUNDS = (
     "bounds or schema must be given: what is known of the columns without looking at the data, such"
@@ -98,23 +106,25 @@ def _bounds_by_name(names: Sequence[str], bounds: Any) -> dict[str, tuple[float,
                 f"bounds {what} {(lacking or unknown)[0]!r}; the columns are"
                 f" {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}"
             )
-        return {name: _pair(bounds[name], name) for name in names}
+        return {name: bounds_pair(bounds[name], f"column {name!r}") for name in names}
     if not isinstance(bounds, Sequence | np.ndarray) or isinstance(bounds, str):
         raise DpvdError(f"bounds must be pairs of numbers, got {bounds!r}")
     if len(bounds) == 2 and all(isinstance(bound, Real) for bound in bounds):
-        return {name: _pair(bounds, name) for name in names}
+        return {name: bounds_pair(bounds, f"column {name!r}") for name in names}
     if len(bounds) != len(names):
         raise DpvdError(
             f"bounds must be one pair for all columns or one for each of the {len(names)}, got"
             f" {len(bounds)}"
         )
-    return {name: _pair(pair, name) for name, pair in zip(names, bounds, strict=True)}
+    pairs = zip(names, bounds, strict=True)
+    return {name: bounds_pair(pair, f"column {name!r}") for name, pair in pairs}
 
 
-def _pair(pair: Any, name: str) -> tuple[float, float]:
+def bounds_pair(pair: Any, what: str) -> tuple[float, float]:
+    """Return the smallest and largest value that ``what`` can have, as two numbers."""
     numbers = list(pair) if isinstance(pair, Sequence | np.ndarray) else [pair]
     if len(numbers) != 2 or not all(isinstance(number, Real) for number in numbers):
-        raise DpvdError(f"the bounds of column {name!r} must be two numbers, got {pair!r}")
+        raise DpvdError(f"the bounds of {what} must be two numbers, got {pair!r}")
     return float(numbers[0]), float(numbers[1])
 
 

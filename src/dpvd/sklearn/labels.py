@@ -54,7 +54,7 @@ def codes_of(y: np.ndarray, labels: np.ndarray) -> np.ndarray:
     if (codes < 0).any():
         row = int((codes < 0).argmax())
         raise DpvdError(
-            f"row {row + 1} of y has the class {y[row]!r}, which was not declared: the classes are"
-            f" {', '.join(map(str, labels.tolist()))}"
+            f"row {row + 1} of y has the class {y.tolist()[row]!r}, which was not declared: the"
+            f" classes are {', '.join(map(str, labels.tolist()))}"
         )
     return codes

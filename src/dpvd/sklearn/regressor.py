@@ -11,6 +11,7 @@ from sklearn.utils import check_array
 from dpvd.data import Schema, Source, Target
 from dpvd.errors import DpvdError
 from dpvd.sklearn.base import TARGET, Labels, TableEstimator
+from dpvd.sklearn.columns import bounds_pair
 
 __all__ = ["DPVDRegressor", "NumberPrediction"]
 
@@ -143,5 +144,5 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
                 "target_bounds must be given: the smallest and largest value that y can have, known"
                 " without looking at the data, such as target_bounds=(0, 100)"
             )
-        bounds = tuple(np.asarray(self.target_bounds, dtype=object).tolist())
+        bounds = bounds_pair(self.target_bounds, "the target")
         return Target(TARGET, bounds=bounds, source=Source.PUBLIC)
