@@ -98,7 +98,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
             "plan --examples 500 --features 3 --classes 2 --delta 1e-4 --epsilon 1 --json"
         ),
         "predict": output(f"predict {run} {examples} --json"),
-        "export": output(f"export {run} --format torch --json"),
+        "export": output(f"export {run} --format torch --out {folder / 'model.pt2'} --json"),
         "show": output(f"show {run} --json"),
         "compare": output(f"compare {run} --json"),
         "reproduce": output(f"reproduce fig3 --quick --out {folder / 'reproduction'} --json"),
