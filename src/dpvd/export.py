@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from dpvd.data import Encoder
 from dpvd.errors import DpvdError, choice
 from dpvd.files import write_atomically
-from dpvd.runs import NetworkSpec, TrainedRun
+from dpvd.runs import NetworkSpec, TrainedRun, TrainedTable
 from dpvd.sklearn import DPVDClassifier, DPVDRegressor
 from dpvd.tabular import TableModel
 
@@ -104,8 +104,8 @@ def export_model(
         the model's to 1e-5; otherwise nothing is written. A file that exists is not replaced.
 
     Args:
-        model: a `TrainedRun`, a fitted `DPVDClassifier` or `DPVDRegressor`, a `TableModel`, or any
-            other classifier in torch, which gives logits.
+        model: a `TrainedRun` or `TrainedTable`, a fitted `DPVDClassifier` or `DPVDRegressor`, a
+            `TableModel`, or any other classifier in torch, which gives logits.
         path: of the file.
         format: its kind.
         example: [n, ...] inputs, for a model of which the package does not know the shape.
@@ -159,6 +159,10 @@ def _described(model: Any) -> tuple[MeanNetwork, dict[str, str]]:
             "privacy": model.record.guarantee["sentence"],
         }
         return _mean_network(model.model, model.network), words
+    if isinstance(model, TrainedTable):
+        words = table_metadata(model.encoder, list(model.classes) or None)
+        words["privacy"] = model.record.guarantee["sentence"]
+        return _mean_network(model.model), words
     if isinstance(model, DPVDClassifier | DPVDRegressor):
         if not hasattr(model, "model_"):
             raise DpvdError(f"this {type(model).__name__} is not fitted yet: call fit first")

@@ -1,13 +1,16 @@
 """``dpvd export``: a run as a file that other programs use."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from dpvd.data import load
+from dpvd.data import Encoder, load, open_table, schema_text
 from dpvd.runs import MODEL, TrainedRun
 from tests.cli.program import assert_refused, call
+from tests.estimators.data import SCHEMA, patients
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +56,43 @@ def test_the_state_has_the_tensors_of_the_run(run, tmp_path):
     assert set(written) == set(own)
     for name, tensor in own.items():
         assert torch.equal(written[name], tensor)
+
+
+@pytest.mark.parametrize("format", ["onnx", "torch", "state"])
+def test_the_run_of_a_table_is_exported_with_its_encoder(table_run, format, tmp_path):
+    folder, file = table_run
+    if format == "onnx":
+        pytest.importorskip("onnxruntime")
+        pytest.importorskip("onnxscript")
+    path = tmp_path / "model"
+    told = call("export", folder, "--format", format, "--out", path, "--json").json
+    assert told["largest_difference"] <= 1e-5
+    encoder = Encoder.from_dict(json.loads(told["metadata"]["encoder"]))
+    assert told["input_shape"] == [encoder.width]
+    assert json.loads(told["metadata"]["features"]) == list(encoder.features)
+    assert json.loads(told["metadata"]["classes"]) == ["well", "ill"]
+    if format != "torch":
+        return
+    rows = [encoder.encode(frame) for frame in open_table(file).batches()]
+    found = torch.export.load(path).module()(torch.from_numpy(np.concatenate(rows)))
+    said = call("predict", folder, file, "--json").json
+    named = [json.loads(told["metadata"]["classes"])[best] for best in found.argmax(1).tolist()]
+    assert np.mean([row["class"] == name for row, name in zip(said, named, strict=True)]) > 0.95
+
+
+@pytest.fixture(scope="module")
+def table_run(tmp_path_factory):
+    """A finished run on a table, and the table."""
+    folder = tmp_path_factory.mktemp("table")
+    frame, state = patients()
+    file = folder / "patients.csv"
+    frame.assign(state=state).to_csv(file, index=False)
+    schema = folder / "schema.toml"
+    schema.write_text(schema_text(SCHEMA), encoding="utf-8")
+    line = ["train", file, "--target", "state", "--schema", schema, "--epsilon", "5"]
+    done = call(*line, "--delta", "1e-4", "--out", folder / "run", "--json")
+    assert done.code == 0, done.err
+    return folder / "run", file
 
 
 def test_bad_uses_are_refused(run, unfinished, tmp_path):

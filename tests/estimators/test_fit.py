@@ -121,6 +121,17 @@ def test_a_schema_says_what_was_read_off_the_data():
     assert "categories of ward, read off the data" in privacy.not_covered
 
 
+def test_bounds_that_were_estimated_before_are_not_in_this_account():
+    x, y = patients()
+    age = replace(SCHEMA.column("age"), source="private")
+    privacy = by_schema(schema=SCHEMA.with_column(age)).fit(x, y).privacy_
+    assert "bounds of age, which the schema says were estimated before" in privacy.not_covered
+    assert "bounds of age" not in privacy.public
+    open_age = replace(age, bounds=None)
+    with pytest.raises(DpvdError, match="have not been"):
+        by_schema(schema=SCHEMA.with_column(open_age)).fit(x, y)
+
+
 @pytest.mark.parametrize("given", ["path", "text", "dictionary"])
 def test_a_schema_comes_as_a_file_or_a_dictionary(given, tmp_path):
     path = tmp_path / "schema.toml"
@@ -244,8 +255,6 @@ X, Y = numbers(40)
         ({"epsilon": np.inf}, "epsilon must be"),
         ({"delta": 1}, "delta must lie"),
         ({"delta": None}, "delta must lie"),
-        ({"random_state": 0}, "noise='seeded'"),
-        ({"noise": "seeded"}, "noise='seeded'"),
         ({"noise": "loud"}, "noise must be one of"),
         ({"classes": [0]}, "two or more classes"),
         (
@@ -263,6 +272,13 @@ X, Y = numbers(40)
 def test_settings_that_make_no_sense_are_refused(settings, words):
     with pytest.raises(DpvdError, match=words):
         classifier(**settings).fit(X, Y)
+    assert total_privacy(DELTA).fits == 0
+
+
+def test_a_seed_must_be_asked_for_by_name():
+    for settings in ({"random_state": 0}, {"noise": "seeded"}):
+        with pytest.raises(DpvdError, match="noise='seeded'"):
+            classifier(**settings).fit(X, Y)
     assert total_privacy(DELTA).fits == 0
 
 

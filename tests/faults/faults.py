@@ -8,6 +8,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 
 from tests.faults import (
     contract_faults,
+    estimator_faults,
     isolation_faults,
     mechanisms_faults,
     privacy_faults,
@@ -268,6 +269,7 @@ FAULTS = [
         "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
     *contract_faults.FAULTS,
+    *estimator_faults.FAULTS,
     *isolation_faults.FAULTS,
     *mechanisms_faults.FAULTS,
     *privacy_faults.FAULTS,

@@ -8,7 +8,7 @@ import typer
 from dpvd.cli.console import print_json, print_line
 from dpvd.cli.options import AsJson
 from dpvd.export import ExportFormat, export_model
-from dpvd.runs import TrainedRun
+from dpvd.runs import RunRecord, TrainedRun, TrainedTable
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "export"]
@@ -40,7 +40,7 @@ def export(
     as_json: AsJson = False,
 ) -> None:
     """Write the mean network of a run as ONNX, torch.export or plain tensors; check it by use."""
-    trained = TrainedRun(run)
+    trained = TrainedTable(run) if RunRecord.read(run).table else TrainedRun(run)
     path = run / f"export{format.suffix}" if out_file is None else out_file
     done = export_model(trained, path, format=format)
     if as_json:

@@ -13,7 +13,7 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor
 
-from dpvd.data import Encoder, Schema, Source, Target
+from dpvd.data import Column, Encoder, Schema, Source, Target
 from dpvd.errors import DpvdError, choice, in_unit_interval, positive
 from dpvd.plan import NoiseKind
 from dpvd.privacy import Guarantee, round_up
@@ -238,11 +238,15 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
                 facts.append(schema.target.fact)
         else:
             facts = list(schema.public_facts())
-        read = [f"{fact}, read off the data" for fact in schema.not_covered()]
+        gaps = [f"{fact}, read off the data" for fact in schema.not_covered()]
+        declarations: list[Column | Target] = [*schema.used, schema.target]
+        for declared in declarations:
+            if declared.source is Source.PRIVATE:  # with a value: nothing is estimated here
+                gaps.append(f"{declared.fact}, which the schema says were estimated before")
         return replace(
             guarantee,
             public=(*guarantee.public, *facts),
-            not_covered=(*guarantee.not_covered, *read),
+            not_covered=(*guarantee.not_covered, *gaps),
         )
 
     def _say_sum(self, fitted: FitPlans) -> None:
