@@ -170,7 +170,10 @@ def test_pandas_polars_and_dictionaries_give_the_same_by_name():
     reordered = x[["smoker", "age", "ward"]].assign(further=1)
     np.testing.assert_array_equal(model.predict_proba(reordered), expected)
     columns = {name: x[name].to_numpy() for name in x}
-    np.testing.assert_array_equal(model.predict_proba(columns), expected)
+    for other in (columns, frame.to_arrow()):
+        np.testing.assert_array_equal(model.predict_proba(other), expected)
+        fitted = by_schema(noise="seeded", random_state=0).fit(other, y)
+        np.testing.assert_array_equal(fitted.predict_proba(x), expected)
     with pytest.raises(DpvdError, match='no column "ward"'):
         model.predict(x.drop(columns="ward"))
     with pytest.raises(DpvdError, match="not one of the declared categories"):
@@ -322,10 +325,13 @@ def test_tables_that_a_schema_does_not_allow_are_refused():
         (x, np.where(y == "ill", "sick", y), "which was not declared"),
         (x, np.arange(30) % 2, "y holds numbers"),
         (x.iloc[:1], y[:1], "two or more are needed"),
+        (x.iloc[:0], y[:0], "no rows"),
         (x, None, "requires y"),
     ]:
         with pytest.raises(DpvdError, match=words):
             by_schema().fit(wrong, labels)
+    with pytest.raises(ValueError, match="inconsistent numbers"):
+        by_schema().fit(x, y[:20])
     with pytest.raises(DpvdError, match="use DPVDClassifier"):
         regressor(bounds=None, target_bounds=None, schema=SCHEMA).fit(x, np.arange(30.0))
     assert total_privacy(DELTA).fits == 0

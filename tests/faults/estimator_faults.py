@@ -42,9 +42,7 @@ FAULTS = [
     Fault(
         "groups ignored: the guarantee is for a row",
         BASE,
-        {
-            "        if groups is not None:\n            return choose": "        if False:\n            return choose"
-        },
+        {"return choose_people(groups, rows, most, seed)": "return None"},
         TEST_FIT + "test_groups_make_the_guarantee_one_for_a_person",
     ),
     Fault(

@@ -20,6 +20,7 @@ from dpvd.privacy import Guarantee, round_up
 from dpvd.sklearn.account import FitPlans, RefitWarning, note_fit, total_of
 from dpvd.sklearn.columns import (
     NO_BOUNDS,
+    as_polars,
     as_schema,
     columns_of,
     encode,
@@ -87,7 +88,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             table, y, names = self._read_columns(x, y, declared)
         labels = self._labels(y, declared)
         schema = declared or numeric_schema(names, self.bounds, labels.target)
-        people = self._people(x, groups, schema, len(y), seed)
+        people = self._people(table, groups, schema, len(y), seed)
         examples = len(y) if people is None else people.count
         encoder = Encoder(schema, knots=knots_for(examples, epsilon))
         features = encode(columns_of(table, names), encoder)
@@ -184,13 +185,14 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         if y is None:
             raise DpvdError(f"{type(self).__name__} requires y to be passed, but it is None")
         y = column_or_1d(y, warn=True)
+        if is_frame(x):
+            x = as_polars(x)
         check_consistent_length(x, y)
         if len(y) < 2:
             raise DpvdError(f"the table has {len(y)} row to train on: two or more are needed")
         if is_frame(x):
-            names = _column_names(x)
             validate_data(self, x, skip_check_array=True)
-            return x, y, names
+            return x, y, list(x.columns)
         x = validate_data(self, x, dtype=None, ensure_all_finite=False)
         names = [column.name for column in schema.columns]
         if x.shape[1] != len(names):
@@ -201,14 +203,14 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         return x, y, names
 
     def _people(
-        self, x: Any, groups: Any, schema: Schema, rows: int, seed: int | None
+        self, table: Any, groups: Any, schema: Schema, rows: int, seed: int | None
     ) -> People | None:
         """Whose rows they are; None if every row stands for itself."""
         most = self.rows_per_person
         if schema.id is not None:
             most = schema.rows_per_unit
-            if groups is None and is_frame(x) and schema.id in _column_names(x):
-                groups = x[schema.id]
+            if groups is None and is_frame(table) and schema.id in table.columns:
+                groups = table.get_column(schema.id)
             if groups is None:
                 raise DpvdError(
                     f"the schema has id = {schema.id!r}: pass groups, or a frame with that column,"
@@ -267,10 +269,3 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             RefitWarning,
             stacklevel=4,
         )
-
-
-def _column_names(frame: Any) -> list[str]:
-    names = getattr(frame, "column_names", None)  # pyarrow
-    if names is None:
-        names = frame.columns if hasattr(frame, "columns") else frame.keys()
-    return [str(name).strip() for name in names]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import torch
 from torch import Tensor
 
@@ -25,6 +26,7 @@ from dpvd.errors import DpvdError
 
 __all__ = [
     "NO_BOUNDS",
+    "as_polars",
     "as_schema",
     "bounds_pair",
     "columns_of",
@@ -75,6 +77,14 @@ def numeric_schema(names: Sequence[str], bounds: Any, target: Target) -> Schema:
     if target.name in pairs:
         target = replace(target, name=_unused(target.name, pairs))
     return Schema(tuple(columns), target)
+
+
+def as_polars(x: Any) -> pl.DataFrame:
+    """Return a frame of any library, or a dictionary of columns, as a Polars frame."""
+    parts = list(open_table(x).batches())
+    if not parts:
+        raise DpvdError("the table has no rows: two or more are needed")
+    return pl.concat(parts)
 
 
 def columns_of(x: Any, names: Sequence[str]) -> Any:
