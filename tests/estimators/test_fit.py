@@ -10,7 +10,9 @@ import polars as pl
 import pytest
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.model_selection import GridSearchCV
+from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import roc_auc_score
+from sklearn.model_selection import GridSearchCV, train_test_split
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
@@ -58,6 +60,18 @@ def test_it_learns_and_keeps_to_its_budget():
     assert model.privacy_.epsilon == pytest.approx(total_privacy(DELTA).epsilon, abs=1e-12)
     other = classifier(epsilon=0.01).fit(x, y)
     assert other.privacy_.epsilon <= 0.01
+
+
+def test_breast_cancer_is_told_apart_at_a_budget_of_one():
+    x, y = load_breast_cancer(return_X_y=True)
+    bounds = [(0, limit) for limit in 3 * [50, 60, 300, 5000, 1, 1, 2, 1, 1, 1]]
+    areas = []
+    for seed in range(3):
+        train, test, train_y, test_y = train_test_split(x, y, test_size=0.2, random_state=seed)
+        model = classifier(epsilon=1, bounds=bounds, noise="seeded", random_state=seed)
+        odds = model.fit(train, train_y).decision_function(test)
+        areas.append(roc_auc_score(test_y, odds))
+    assert np.mean(areas) > 0.95
 
 
 def test_everything_a_classifier_says_agrees():
