@@ -1,10 +1,12 @@
 """Flags: those that commands share, and those that are made from a dataclass of settings."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, fields
+from enum import StrEnum
 from functools import wraps
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any, Protocol, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -59,22 +61,25 @@ class Given(Protocol[_Options]):
 
 
 def takes_options(
-    owner: Given[Any],
+    owner: Given[Any], *, several: Collection[str] = ()
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Give a command one flag for each setting of a dataclass, in place of its ``options``.
 
     Args:
         owner: the dataclass, whose fields are annotated with a ``Setting`` each.
+        several: settings of which the command takes several values, separated by commas.
 
     Returns:
-        A decorator for functions with a parameter ``options``, which gets the dataclass.
+        A decorator for functions with a parameter ``options``, which gets the dataclass; or, for a
+        command that takes several values, with ``given``: what was given, by name, and a tuple
+        where there are several values.
     """
-    flags = _flags(owner)
+    flags = _flags(owner, several)
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         parameters: list[inspect.Parameter] = []
         for parameter in inspect.signature(command).parameters.values():
-            if parameter.name == "options":
+            if parameter.name in ("options", "given"):
                 parameters += flags
             else:
                 parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
@@ -82,7 +87,10 @@ def takes_options(
         @wraps(command)
         def run(**values: Any) -> None:
             given = {each.name: values.pop(each.name) for each in flags}
-            command(options=owner.from_given(given), **values)
+            if several:
+                command(given=given, **values)
+            else:
+                command(options=owner.from_given(given), **values)
 
         # What typer reads flags from.
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -92,14 +100,17 @@ def takes_options(
     return decorate
 
 
-def _flags(owner: Any) -> list[inspect.Parameter]:
+def _flags(owner: Any, several: Collection[str]) -> list[inspect.Parameter]:
     hints = get_type_hints(owner)
     settings = settings_of(owner)
     flags = []
     for field in fields(owner):
         value_type = _value_type(hints[field.name])
         is_required = field.default is MISSING
-        option = _flag_for(field.name, value_type, settings[field.name], is_required)
+        if field.name in several:
+            option = _flag_for_several(value_type, settings[field.name])
+        else:
+            option = _flag_for(field.name, value_type, settings[field.name], is_required)
         flags.append(
             inspect.Parameter(
                 field.name,
@@ -119,6 +130,27 @@ def _flag_for(name: str, value_type: Any, setting: Setting, is_required: bool) -
     if is_required:
         return flag(setting, show_default=False)
     return flag(setting)
+
+
+def _flag_for_several(value_type: Any, setting: Setting) -> Any:
+    """A flag whose values are separated by commas; a single one stays what it is."""
+    kind = next((each for each in get_args(value_type) if each is not NoneType), value_type)
+    is_choice = isinstance(kind, type) and issubclass(kind, StrEnum)
+    metavar = f"<{'|'.join(kind)}>,..." if is_choice else f"<{kind.__name__}>,..."
+
+    def parse(text: str) -> Any:
+        # typer also passes the default through here
+        parts = [part.strip() for part in str(text).split(",")]
+        try:
+            values = tuple(kind(part) for part in parts)
+        except ValueError:
+            allowed = f"one of {', '.join(kind)}" if is_choice else "a number"
+            raise typer.BadParameter(
+                f"{text!r} is not {allowed}, or several separated by commas."
+            ) from None
+        return values if len(values) > 1 else values[0]
+
+    return flag(setting, parser=parse, metavar=metavar)
 
 
 def _value_type(hint: Any) -> Any:

@@ -34,6 +34,7 @@ from dpvd.runs import (
     read_key,
     resume_table,
 )
+from dpvd.runs.sweep import SweepRun, TrainOne, plan_sweep, sweep, total_in_words
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "train"]
@@ -64,13 +65,13 @@ class _Place:
         return self.resume and (self.folder / RECORD).exists()
 
 
-@takes_options(RunOptions)
+@takes_options(RunOptions, several=("method", "epsilon"))
 def train(
     dataset: Annotated[
         str,
         typer.Argument(help="A table (CSV, Parquet, Arrow), images (.npz), or digits or mnist."),
     ],
-    options: RunOptions,
+    given: Mapping[str, Any],
     target: Annotated[
         str | None, _data_flag("Column to predict. Default: that of the schema.", "COLUMN")
     ] = None,
@@ -110,6 +111,14 @@ def train(
             rich_help_panel=Group.OUTPUT,
         ),
     ] = None,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Runs with so many seeds, from --seed on. More than one, or several values of"
+            " --method or --epsilon, make a sweep: one folder in --out for each run.",
+            rich_help_panel=Group.TRAINING,
+        ),
+    ] = 1,
     resume: Annotated[
         bool,
         typer.Option(
@@ -123,8 +132,6 @@ def train(
     """Train a model on a data set; write model, record and report page into a folder."""
     if resume and out_dir is None:
         raise DpvdError("--resume needs --out: name the folder of the run to go on with")
-    name = Path(dataset).stem
-    place = _Place(_new_folder(name, options.method) if out_dir is None else out_dir, resume)
     of_tables = {
         "--target": target,
         "--schema": schema,
@@ -141,32 +148,83 @@ def train(
         )
     if dataset in BUILT_IN:
         _refuse_flags(of_tables | {"--test-fraction": test_fraction}, "a table of your own")
-        data = load(dataset, data_dir)
-        record = _train_network(options, data, place)
     elif Path(dataset).suffix.lower() in ARRAYS:
         _refuse_flags(of_tables, "a table")
-        record = _train_images(options, Path(dataset), test_fraction, place)
-    else:
-        choice = TableChoice(
-            Path(dataset),
-            target,
-            schema,
-            id,
-            rows_per_unit,
-            test,
-            test_fraction,
-            delimiter_mark(delimiter),
-            encoding,
-        )
-        record = _train_table(options, choice, place)
-    page = place.folder / REPORT
-    if not page.exists():
-        with say.status("writing the report"):
-            page = write_report(record, place.folder)
+
+    def train_one(options: RunOptions, folder: Path, resume: bool) -> RunRecord:
+        place = _Place(folder, resume)
+        if dataset in BUILT_IN:
+            record = _train_network(options, load(dataset, data_dir), place)
+        elif Path(dataset).suffix.lower() in ARRAYS:
+            record = _train_images(options, Path(dataset), test_fraction, place)
+        else:
+            choice = TableChoice(
+                Path(dataset),
+                target,
+                schema,
+                id,
+                rows_per_unit,
+                test,
+                test_fraction,
+                delimiter_mark(delimiter),
+                encoding,
+            )
+            record = _train_table(options, choice, place)
+        if not (folder / REPORT).exists():
+            with say.status("writing the report"):
+                write_report(record, folder)
+        return record
+
+    if seeds != 1 or any(isinstance(value, tuple) for value in given.values()):
+        told_apart = of_tables | {"dataset": dataset, "--test-fraction": test_fraction}
+        named = {name: None if value is None else str(value) for name, value in told_apart.items()}
+        _sweep(given, seeds, out_dir, train_one, data=named, as_json=as_json)
+        return
+    options = RunOptions.from_given(given)
+    folder = _new_folder(Path(dataset).stem, options.method) if out_dir is None else out_dir
+    record = train_one(options, folder, resume)
     if as_json:
-        print_json(summary(record, place.folder))
+        print_json(summary(record, folder))
     else:
-        _show(record, page)
+        _show(record, folder / REPORT)
+
+
+def _sweep(
+    given: Mapping[str, Any],
+    seeds: int,
+    out_dir: Path | None,
+    train_one: TrainOne,
+    *,
+    data: Mapping[str, Any],
+    as_json: bool,
+) -> None:
+    """Train all runs of a sweep that are not finished, and say what they cost together."""
+    if out_dir is None:
+        raise DpvdError("a sweep needs --out: name the folder that its runs go into")
+    lists = {
+        name: value if isinstance(value, tuple) else (value,)
+        for name, value in given.items()
+        if name in ("method", "epsilon") and value is not None
+    }
+    single = {name: value for name, value in given.items() if name not in lists}
+    runs = plan_sweep(
+        single,
+        methods=[str(method) for method in lists.get("method", ())],
+        epsilons=lists.get("epsilon", ()),
+        seeds=seeds,
+    )
+
+    def announce(run: SweepRun, number: int, is_finished: bool) -> None:
+        state = "is finished" if is_finished else "starts"
+        say.print(f"run {number + 1} of {len(runs)}, {run.name}, {state}")
+
+    result = sweep(runs, out_dir, train_one, data=data, on_run=announce)
+    if as_json:
+        print_json([summary(record, out_dir / name) for name, record in result.records.items()])
+        return
+    for name, record in result.records.items():
+        print_line(f"{name}: {_result(record.test)}")
+    print_text(total_in_words(result.total), "bold")
 
 
 def _refuse_flags(flags: Mapping[str, object], what: str) -> None:

@@ -310,11 +310,15 @@ def _label(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
 def read_runs(folders: Sequence[Path]) -> dict[str, RunRecord]:
     """Return the records of finished runs, by their folder's name as given.
 
+    Edge cases: the file of a sweep is skipped, so that a shell's ``sweep/*`` names its runs.
+
     Raises:
         DpvdError: if a folder holds no finished run, or is given twice.
     """
     records = {}
     for folder in folders:
+        if folder.name == SWEEP and folder.is_file():
+            continue
         if not folder.is_dir():
             raise DpvdError(f"there is no run folder {folder}")
         if str(folder) in records:

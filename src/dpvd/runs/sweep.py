@@ -19,7 +19,15 @@ from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import OPTIONS, RECORD
 from dpvd.runs.spent import Total, total_spent
 
-__all__ = ["SWEEP", "SweepResult", "SweepRun", "plan_sweep", "sweep", "total_in_words"]
+__all__ = [
+    "SWEEP",
+    "SweepResult",
+    "SweepRun",
+    "TrainOne",
+    "plan_sweep",
+    "sweep",
+    "total_in_words",
+]
 
 SWEEP = "sweep.json"
 """The file that says which sweep a folder belongs to."""
