@@ -31,7 +31,7 @@ def compare(
         Path | None,
         typer.Option(
             "--out",
-            help="Write the numbers of each run there, as CSV: a new file.",
+            help="New file for the numbers of each run, as CSV. Default: none.",
             rich_help_panel=Panel.OUTPUT,
             show_default=False,
         ),
@@ -39,7 +39,7 @@ def compare(
     figure: Annotated[
         Path | None,
         typer.Option(
-            help="Draw result and calibration against ε: a new file, .svg or .png.",
+            help="New .svg or .png: result and calibration against ε. Default: none.",
             rich_help_panel=Panel.OUTPUT,
             show_default=False,
         ),

@@ -34,7 +34,7 @@ def show(
     statement: Annotated[
         Path | None,
         typer.Option(
-            help="Write the page to hand out there: a new file.",
+            help="New file to write the page to hand out to. Default: no page.",
             rich_help_panel=Group.OUTPUT,
             show_default=False,
         ),
@@ -50,7 +50,7 @@ def show(
     declare: Annotated[
         list[str] | None,
         typer.Option(
-            help="Say what only people know, as name=value; may be given often.",
+            help="What only people know, as name=value, often. Default: declared.toml.",
             rich_help_panel=Group.OUTPUT,
             show_default=False,
         ),
