@@ -207,4 +207,4 @@ def test_metrics_of_numbers_by_hand():
     found = number_metrics(told, torch.tensor([2.0, 4.0]))
     assert found["rmse"] == pytest.approx(math.sqrt(2.5))
     assert found["mae"] == 1.5
-    assert found["interval_coverage"] == 0.5
+    assert found["coverage"] == 0.5

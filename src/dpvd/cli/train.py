@@ -337,7 +337,7 @@ def _result(test: dict[str, Any]) -> str:
     if "rmse" in test:
         return (
             f"test error (RMSE) {test['rmse']:.4g}, mean absolute error {test['mae']:.4g}, "
-            f"{100 * test['interval_coverage']:.0f} % of the 90 % intervals hold the truth"
+            f"{100 * test['coverage']:.0f} % of the 90 % intervals hold the truth"
         )
     return "not measured: there was nothing to test on (--test or --test-fraction)"
 

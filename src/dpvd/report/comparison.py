@@ -16,6 +16,7 @@ from dpvd.errors import DpvdError, is_finite_number
 from dpvd.report.svg import FIGURE_STYLE, PALETTE
 from dpvd.report.wording import plain
 from dpvd.runs import RunRecord
+from dpvd.runs.sweep import SWEEP
 
 __all__ = [
     "COLUMNS",

@@ -61,7 +61,7 @@ def number_metrics(told: Prediction, y: Tensor) -> dict[str, Any]:
         "note": "a regression has no accuracy",
         "rmse": errors.square().mean().sqrt().item(),
         "mae": errors.abs().mean().item(),
-        "interval_coverage": inside.double().mean().item(),
+        "coverage": inside.double().mean().item(),
     }
 
 
