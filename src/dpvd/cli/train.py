@@ -77,7 +77,11 @@ def train(
     ] = None,
     schema: Annotated[
         Path | None,
-        _data_flag("What is known of the table's columns; dpvd schema drafts it.", "FILE"),
+        _data_flag(
+            "What is known of the table's columns; dpvd schema drafts it. Required unless"
+            " --private-bounds is given.",
+            "FILE",
+        ),
     ] = None,
     id: Annotated[
         str | None,
@@ -98,7 +102,9 @@ def train(
     ] = None,
     test_fraction: Annotated[
         float | None,
-        _data_flag("Part of the table or images to keep for the test.", "SHARE"),
+        _data_flag(
+            "Part of the table or images to keep for the test. Default: nothing is kept.", "SHARE"
+        ),
     ] = None,
     delimiter: DelimiterFlag = None,
     encoding: EncodingFlag = None,
