@@ -151,6 +151,7 @@ class Guarantee:
             epsilon="inf" if self.epsilon == math.inf else self.epsilon,
             relation=str(self.relation),
             accountant=str(self.accountant),
+            noise_by_steps=[list(pair) for pair in self.noise_by_steps],
             sentence=self.sentence(),
         )
         return {
