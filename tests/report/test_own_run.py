@@ -77,6 +77,14 @@ def test_the_weights_come_back_with_their_account(tmp_path, data):
     assert_refused(call("compare", tmp_path / "run", "--figure", tmp_path / "a.svg"), "nothing to")
 
 
+def test_predict_says_how_to_open_a_model_of_ones_own(tmp_path, data):
+    model = nn.Linear(5, 2)
+    result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5)
+    write_run(tmp_path / "own", model, result, PLAN)
+    with pytest.raises(DpvdError, match="load_own_model"):
+        dpvd.TrainedRun(tmp_path / "own")
+
+
 def test_results_may_come_from_elsewhere(tmp_path, data):
     model = nn.Linear(5, 2)
     result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5)

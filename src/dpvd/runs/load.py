@@ -9,6 +9,7 @@ from dpvd.plan import PrivacyPlan
 from dpvd.runs.metrics import predict_dist
 from dpvd.runs.model_file import load_model
 from dpvd.runs.network import NetworkSpec
+from dpvd.runs.own_run import OWN
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
 from dpvd.training import remember
@@ -30,6 +31,11 @@ class TrainedRun:
         self.record = RunRecord.read(folder)
         if self.record.table:
             raise DpvdError(f"the run in {folder} is one on a table: open it with TrainedTable")
+        if self.record.model["network"].get("kind") == OWN:
+            raise DpvdError(
+                f"the run in {folder} is of a model of one's own, which only its code can build:"
+                " open it with dpvd.runs.load_own_model"
+            )
         self.network = NetworkSpec.from_dict(self.record.model["network"])
         self.model = self._load(folder / MODEL)
 
