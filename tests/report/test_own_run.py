@@ -80,7 +80,7 @@ def test_the_weights_come_back_with_their_account(tmp_path, data):
 def test_predict_says_how_to_open_a_model_of_ones_own(tmp_path, data):
     model = nn.Linear(5, 2)
     result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5)
-    write_run(tmp_path / "own", model, result, PLAN)
+    write_run(tmp_path / "own", model, result, PLAN, name="ward 7")
     with pytest.raises(DpvdError, match="load_own_model"):
         dpvd.TrainedRun(tmp_path / "own")
 

@@ -15,8 +15,7 @@ from matplotlib.figure import Figure
 from dpvd.errors import DpvdError, is_finite_number
 from dpvd.report.svg import FIGURE_STYLE, PALETTE
 from dpvd.report.wording import plain
-from dpvd.runs import RunRecord
-from dpvd.runs.sweep import SWEEP
+from dpvd.runs import SWEEP, RunRecord
 
 __all__ = [
     "COLUMNS",

@@ -31,6 +31,7 @@ from dpvd.runs.run_dir import (
     read_key,
 )
 from dpvd.runs.spent import Total, event_of, total_spent
+from dpvd.runs.sweep import SWEEP
 from dpvd.runs.tables import (
     INTERVAL,
     PreparedTable,
@@ -51,6 +52,7 @@ __all__ = [
     "OPTIONS",
     "RECORD",
     "REPORT",
+    "SWEEP",
     "Charged",
     "Method",
     "NetworkKind",
