@@ -1,11 +1,8 @@
 """A run from its preparation to a folder: train, evaluate, record."""
 
 import math
-import os
-import platform
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +12,7 @@ from torch import nn
 from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.privacy import Guarantee
+from dpvd.runs.environment import environment, now
 from dpvd.runs.metrics import (
     NOT_MEASURED,
     alpha_histograms,
@@ -167,13 +165,8 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum:
         alpha=alpha_histograms(model) if has_alpha else {},
         sparsity=sparsity_counts(model) if has_alpha else {},
         seconds=result.seconds,
-        environment={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-        },
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        environment=environment(),
+        created=now(),
         version=__version__,
     )
 

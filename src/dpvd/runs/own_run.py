@@ -1,10 +1,7 @@
 """The record of a model that was trained from Python, under a plan, by whatever loop."""
 
 import hashlib
-import os
-import platform
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ from dpvd.errors import DpvdError, is_finite_number, phrase
 from dpvd.files import replacing
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
+from dpvd.runs.environment import environment, now
 from dpvd.runs.metrics import predict_dist, test_metrics
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
@@ -83,13 +81,8 @@ def own_record(
             history=[] if fitted is None else [_finite(entry) for entry in fitted.history],
             test=_test(model, test),
             seconds=0.0 if fitted is None else fitted.seconds,
-            environment={
-                "python": platform.python_version(),
-                "torch": torch.__version__,
-                "platform": platform.platform(),
-                "cpus": os.cpu_count(),
-            },
-            created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+            environment=environment(),
+            created=now(),
             version=__version__,
         ).to_dict()
     )

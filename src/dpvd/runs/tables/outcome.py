@@ -1,18 +1,14 @@
 """What a run on a table came to, and its record."""
 
 import math
-import os
-import platform
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
-
-import torch
 
 from dpvd import __version__
 from dpvd.data import EncodedTable, Encoder
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
+from dpvd.runs.environment import environment, now
 from dpvd.runs.network import Method
 from dpvd.runs.record import RunRecord
 from dpvd.runs.tables.prepare import PreparedTable
@@ -81,13 +77,8 @@ def outcome_record(
         history=[],
         test=test,
         seconds=outcome.seconds,
-        environment={
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-            "platform": platform.platform(),
-            "cpus": os.cpu_count(),
-        },
-        created=datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        environment=environment(),
+        created=now(),
         version=__version__,
         table={
             "kind": "classification" if schema.target.is_classification else "regression",
