@@ -123,5 +123,5 @@ def test_many_rows_of_many_patients(tmp_path: Path) -> None:
 
 def test_too_much_memory_is_noticed(tmp_path: Path) -> None:
     wrapper = f"{sys.executable} {ROOT / 'examples' / 'peak_memory.py'} --limit 0.001"
-    with pytest.raises(AssertionError, match="of at most 0.001 GB"):
+    with pytest.raises(AssertionError, match=r"of at most 0\.001 GB"):
         shell(f"{wrapper} {sys.executable} -c pass", tmp_path)

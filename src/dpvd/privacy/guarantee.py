@@ -63,6 +63,9 @@ class Guarantee:
     """What the claim rests on without the program having seen it, or what it leaves open."""
     undeclared: tuple[str, ...] = ()
     """What only the holder of the data knows, and did not say."""
+    largest_noise_multiplier: float | None = None
+    """Where steps had different noise, that of the step with most; ``noise_multiplier`` is the
+    least. None where all had the same."""
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -70,6 +73,8 @@ class Guarantee:
         in_unit_interval(delta=self.delta)
         object.__setattr__(self, "delta", float(self.delta))  # NumPy's prints its type
         non_negative(steps=self.steps, noise_multiplier=self.noise_multiplier)
+        if self.largest_noise_multiplier is not None:
+            non_negative(largest_noise_multiplier=self.largest_noise_multiplier)
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
         object.__setattr__(self, "unit", phrase(self.unit, "unit"))
@@ -113,9 +118,8 @@ class Guarantee:
             return f"Not differentially private: no noise was added; {how}."
         neighbours = _NEIGHBOURS[self.relation].format(self.unit)
         basis = (
-            f"{neighbours}; {how}; Gaussian noise of multiplier"
-            f" {_round(self.noise_multiplier, ROUND_FLOOR)} from {self._noise_origin()}; accounted"
-            f" with {_METHODS[self.accountant]}."
+            f"{neighbours}; {how}; Gaussian noise of {self._multiplier_words()} from"
+            f" {self._noise_origin()}; accounted with {_METHODS[self.accountant]}."
         )
         if self.epsilon == math.inf:
             return (
@@ -126,6 +130,12 @@ class Guarantee:
         return (
             f"({round_up(self.epsilon)}, {self.delta!r})-differentially private{condition}: {basis}"
         )
+
+    def _multiplier_words(self) -> str:
+        least = _round(self.noise_multiplier, ROUND_FLOOR)
+        if self.largest_noise_multiplier is None:
+            return f"multiplier {least}"
+        return f"multipliers from {least} to {_round(self.largest_noise_multiplier, ROUND_FLOOR)}"
 
     def _noise_origin(self) -> str:
         if self.noise_source.startswith("reproducible"):

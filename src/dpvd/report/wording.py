@@ -116,7 +116,7 @@ def promises(record: RunRecord) -> list[tuple[str, str]]:
     relation = str(guarantee.get("relation") or record.plan.get("relation") or "")
     is_repeatable = noise_warning(record) != ""
     return [
-        ("Who is protected", _unit_words(unit)),
+        ("Who is protected", _unit_words(unit, record.table)),
         ("Against what", _relation_words(relation, unit)),
         (f"What ε = {round_up(epsilon)} means", _epsilon_words(epsilon, delta, unit)),
         (f"What δ = {delta:g} means", _delta_words(delta, unit, _public_size(record))),
@@ -200,7 +200,13 @@ def _tuning_words(guarantee: Mapping[str, Any]) -> str:
     )
 
 
-def _unit_words(unit: str) -> str:
+def _unit_words(unit: str, table: Mapping[str, Any] | None) -> str:
+    if table and table.get("id") is not None:
+        return (
+            f"One {unit}, with all rows that have the same {table['id']}: however many these are, ε"
+            " is for all of them together. Rows of one person under several identifiers are not"
+            " recognised."
+        )
     return (
         f"One {unit} of the training data. A person who contributed several has a larger ε: k times"
         " as large for k of them (and δ grows as well)."

@@ -256,12 +256,14 @@ class Account:
         every = [plan.guarantee(own.delta, own.accountant, steps=steps) for plan, steps in plans]
         units = _distinct(plan.unit for plan, _ in plans)
         event = self.event(self.charged)
+        multipliers = [plan.noise_multiplier or 0.0 for plan, steps in plans if steps]
         seeded = [plan.bits("noise").description for plan, _ in plans if plan.seed is not None]
         return replace(
             own,
             epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
             steps=sum(steps for _, steps in plans),
-            noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
+            noise_multiplier=min(multipliers),
+            largest_noise_multiplier=max(multipliers) if len(set(multipliers)) > 1 else None,
             sampling=_sampling_words(plans),
             noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),
