@@ -54,10 +54,13 @@ _RELEASED = (
     "The final model. The account covers every noisy step as well, so checkpoints and whatever is"
     " computed from them may be released too. Results on test data are exact and not covered."
 )
+_RELEASED_OPENLY = "The final model, which no noise protects. Results on test data are exact."
 _POST_PROCESSING = (
     "Everything computed from the noisy steps: averages of weights, predictions, pruning, export."
     " It costs nothing, however often it is done."
 )
+_NOTHING_PROTECTED = "Nothing is protected, in the model or in what is computed from it."
+_NO_NOISE = "No noise was added."
 _FLOATING_POINT = (
     "Clipped sums and their noise are rounded to one grid and added exactly, so that the last bits"
     " of a result tell nothing about what was added."
@@ -116,7 +119,7 @@ def statement_facts(
     return said | {
         "setting": _SETTING,
         "covered": _covered(record, guarantee),
-        "released": _RELEASED,
+        "released": _RELEASED if record.is_private else _RELEASED_OPENLY,
         "unit": _unit(unit),
         "rows_per_unit": _rows_per_unit(record, said["rows_per_unit"]),
         "adjacency": _adjacency(str(guarantee.get("relation") or plan.get("relation")), unit),
@@ -128,10 +131,10 @@ def statement_facts(
         "preprocessing": _preprocessing(record),
         "public": _public(guarantee),
         "composition": _composition(said["earlier_runs"]),
-        "post_processing": _POST_PROCESSING,
-        "floating_point": _FLOATING_POINT,
+        "post_processing": _POST_PROCESSING if record.is_private else _NOTHING_PROTECTED,
+        "floating_point": _FLOATING_POINT if _has_noise(record) else _NO_NOISE,
         "timing": _TIMING,
-        "randomness": _randomness(guarantee, plan),
+        "randomness": _randomness(guarantee, plan) if _has_noise(record) else _NO_NOISE,
         "mechanism": _mechanism(record),
         "utility": _utility(record, with_test),
         "code": _code(record),
@@ -202,6 +205,8 @@ def _rows_per_unit(record: RunRecord, declared: str) -> str:
 def _unit(unit: str) -> str:
     if unit == "example":
         return f"One example; what one example stands for: {NOT_DECLARED}."
+    if unit == "row":
+        return "One row of the table; whose row it is: not declared."
     return f"One {unit}, as declared."
 
 
@@ -268,12 +273,16 @@ def _randomness(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:
     return NOT_DECLARED if source is None else f"Noise and sampling come from {source}."
 
 
+def _has_noise(record: RunRecord) -> bool:
+    noise = record.guarantee.get("noise_multiplier", record.plan.get("noise_multiplier"))
+    return is_finite_number(noise) and noise != 0
+
+
 def _mechanism(record: RunRecord) -> str:
-    guarantee = record.guarantee
     plan = record.plan
-    noise = guarantee.get("noise_multiplier", plan.get("noise_multiplier"))
-    if not is_finite_number(noise) or noise == 0:
-        return "No noise was added."
+    noise = record.guarantee.get("noise_multiplier", plan.get("noise_multiplier"))
+    if not _has_noise(record):
+        return _NO_NOISE
     if releases_of(record):
         parts = [_release(entry) for entry in releases_of(record)]
         return f"Gaussian mechanism on bounded sums over the data: {'; '.join(parts)}."

@@ -222,7 +222,8 @@ def _unit_words(unit: str, rows: int | None) -> str:
     if rows is not None:
         return (
             f"One {unit} with all their rows in the table, of which at most {rows:,} take part. ε"
-            " is for all of them together."
+            " is for all of them together. Rows of one person under several identifiers are not"
+            " recognised."
         )
     return (
         f"One {unit} of the training data. A person who contributed several has a larger ε: k times"

@@ -58,7 +58,7 @@ def outcome_record(
             "test": 0 if outcome.test is None else outcome.test.rows,
             "classes": len(schema.target.classes) or None,
             "checksum": train.checksum(key),
-            "preprocessing": _preprocessing(train.encoder),
+            "preprocessing": _preprocessing(train.encoder, is_private=outcome.recipe is not None),
         },
         model={
             "network": {
@@ -100,12 +100,13 @@ def _rows_words(run: PreparedTable) -> str:
     return f"at most {run.schema.rows_per_unit} of each {run.base.unit} take part, chosen at random"
 
 
-def _preprocessing(encoder: Encoder) -> str:
+def _preprocessing(encoder: Encoder, *, is_private: bool) -> str:
+    mean = "a noisy mean" if is_private else "their exact mean"
     hats = f", numbers also by hat functions at {encoder.knots} knots" if encoder.knots else ""
     return (
         f"each row by itself, by the schema: {encoder.width} features of"
-        f" {len(encoder.schema.used)} columns{hats}; rows are scaled to length 1, then centred by a"
-        " noisy mean"
+        f" {len(encoder.schema.used)} columns{hats}; rows are scaled to length 1, then centred by"
+        f" {mean}"
     )
 
 
