@@ -1,5 +1,6 @@
 """What the statement of a run on a table says is true of that run, sentence by sentence."""
 
+import json
 import re
 from pathlib import Path
 
@@ -7,10 +8,11 @@ import pytest
 from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
+from dpvd.errors import DpvdError
 from dpvd.report.facts import statement_facts
 from dpvd.report.wording import promises
 from dpvd.runs import RunOptions, RunRecord
-from dpvd.runs.tables import TableChoice, execute_table, prepare_table
+from dpvd.runs.tables import TableChoice, TrainedTable, execute_table, prepare_table
 
 SCHEMA = """
 [target]
@@ -73,6 +75,18 @@ def test_without_privacy_no_noise_is_spoken_of(tmp_path: Path) -> None:
     assert facts["floating_point"] == facts["randomness"] == "No noise was added."
     for point in ("released", "post_processing", "preprocessing"):
         assert "noisy" not in facts[point]
+
+
+@pytest.mark.parametrize("names", [["yes", "no"], ["no"], None])
+def test_a_record_with_changed_class_names_is_refused(tmp_path: Path, names: object) -> None:
+    trained(tmp_path)
+    assert TrainedTable(tmp_path / "run").classes == ("no", "yes")
+    path = tmp_path / "run" / "record.json"
+    record = json.loads(path.read_text())
+    record["table"]["classes"] = names
+    path.write_text(json.dumps(record))
+    with pytest.raises(DpvdError, match="names the classes twice"):
+        TrainedTable(tmp_path / "run")
 
 
 def formal(record: RunRecord) -> str:

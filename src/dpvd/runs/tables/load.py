@@ -44,6 +44,10 @@ class TrainedTable:
             raise DpvdError(f"the record in {folder} is damaged: {error!r}") from error
         if self.model.features != self.encoder.width:
             raise DpvdError(f"the record in {folder} is damaged: encoder and model do not fit")
+        if list(self.classes) != self.record.table.get("classes"):
+            raise DpvdError(
+                f"the record in {folder} is damaged: it names the classes twice, and differently"
+            )
         self._load(folder / MODEL)
 
     @property
