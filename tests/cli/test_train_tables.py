@@ -254,6 +254,17 @@ BAD_TABLES = {
 }
 
 
+def test_the_table_to_train_on_is_no_test(tmp_path, monkeypatch):
+    """Results are exact: on rows that were trained on they would tell what noise hides."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "t.csv").write_text(GOOD)
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    flags = ("--schema", "s.toml", "--epsilon", 1, "--delta", 1e-5, "--out", "run")
+    outcome = call("train", "t.csv", *flags, "--test", tmp_path / "t.csv")
+    assert_refused(outcome, "--test is the table to train on")
+    assert not (tmp_path / "run").exists()
+
+
 @pytest.mark.parametrize("name", BAD_TABLES)
 def test_bad_tables_and_options_leave_nothing_behind(name, tmp_path):
     text, options, words = BAD_TABLES[name]

@@ -52,6 +52,12 @@ class TableChoice:
     def __post_init__(self) -> None:
         if self.test is not None and self.test_fraction is not None:
             raise DpvdError("give --test or --test-fraction, not both")
+        if self.test is not None and self.test.resolve() == self.table.resolve():
+            raise DpvdError(
+                f"--test is the table to train on, {self.table}: its results are exact, and would"
+                " tell of rows that the guarantee protects; give rows of other people, or"
+                " --test-fraction"
+            )
         if self.test_fraction is not None:
             in_unit_interval(test_fraction=self.test_fraction)
         if self.rows_per_unit is not None:
