@@ -150,6 +150,12 @@ CHARGES = [
         {"whole * math.sqrt(self.steps / self.share)": "whole * math.sqrt(self.steps)"},
         "tests/statistics/test_budget.py::test_shares_divide_the_budget_as_they_say",
     ),
+    Fault(
+        "the split of a table known in advance",
+        "runs/tables/prepare.py",
+        {"options.seed if options.seeded_noise else secrets.randbits(63)": "options.seed"},
+        "tests/runs/test_tables.py::test_nobody_can_know_the_split_in_advance",
+    ),
 ]
 
 FAULTS = SENSITIVITY + NOISE + CHARGES

@@ -65,6 +65,17 @@ def run_of(path, folder, *, target="ill", id=None, **options):
 
 
 @pytest.mark.parametrize("id", [None, "person"])
+def test_nobody_can_know_the_split_in_advance(visits, id):
+    choice = TableChoice(
+        visits, target="ill", id=id, rows_per_unit=None if id is None else 2, test_fraction=0.2
+    )
+    drafted = {"delta": DELTA, "epsilon": 4.0, "private_bounds": 1.0, "seed": 7}
+    splits = [prepare_table(RunOptions(**drafted), choice).seed for _ in range(2)]
+    assert splits[0] != splits[1]
+    assert 7 not in splits
+
+
+@pytest.mark.parametrize("id", [None, "person"])
 @pytest.mark.parametrize("target", ["ill", "days"])
 def test_the_statement_is_the_sum_of_everything_private_bounds_included(
     visits, tmp_path, id, target

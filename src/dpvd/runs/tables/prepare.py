@@ -96,6 +96,8 @@ def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
     schema = chosen_schema(choice, source, private_bounds=options.private_bounds is not None)
     estimated = to_estimate(schema, drafted=drafted)
     _check_estimates(options, estimated, schema)
+    # A split that is known in advance goes by the position of rows: one row more would move all
+    # rows behind it between training and test, and the account is for one.
     seed = options.seed if options.seeded_noise else secrets.randbits(63)
     people = count_units(source, schema, test_fraction=choice.test_fraction, seed=seed)
     knots = 0
