@@ -5,15 +5,17 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from dpvd.cli import app
 from dpvd.cli.options import takes_options
+from dpvd.data import load, prepare
 from dpvd.errors import DpvdError, OptionalChoice, positive
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Relation
-from dpvd.runs import RunOptions
+from dpvd.runs import RunOptions, prepare_run
 from dpvd.settings import Group, Part, Setting, check, settings_of
 from dpvd.training import Recipe
 
@@ -61,6 +63,18 @@ def test_ordinary_training_drops_the_budget_of_a_command_line():
 def test_a_private_run_without_clipping_is_refused():
     with pytest.raises(DpvdError, match="needs bounded gradients"):
         RunOptions(delta=1e-5, epsilon=1.0, clipping="none")
+
+
+def test_other_optimizers_need_a_rate_and_a_scale_that_does_not_rest_on_sgd():
+    with pytest.raises(DpvdError, match="give --scale learned, or another method"):
+        RunOptions(delta=1e-5, epsilon=1.0, optimizer="adamw", learning_rate=0.01)
+    with pytest.raises(DpvdError, match="adam-bc needs --learning-rate"):
+        RunOptions(delta=1e-5, epsilon=1.0, optimizer="adam-bc", method="dpsgd")
+    learned = RunOptions(
+        delta=1e-5, epsilon=1.0, optimizer="adamw", learning_rate=0.01, scale="learned"
+    )
+    recipe = prepare_run(learned, prepare(load("digits"))).recipe
+    assert type(recipe.make_optimizer([torch.nn.Parameter(torch.ones(1))])) is torch.optim.AdamW
 
 
 @dataclass(frozen=True)

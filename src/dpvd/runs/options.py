@@ -24,7 +24,7 @@ from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.runs.network import Method, Scale
 from dpvd.runs.recipes import KL_WEIGHT, ORDINARY_BATCH, PRIVATE_BATCH, Cnn, Mlp, NetworkKind
 from dpvd.settings import DELTA, RELATION, SAMPLING, Group, Part, Setting, check, settings_of
-from dpvd.training import Decay
+from dpvd.training import Decay, OptimizerKind
 
 __all__ = ["RunOptions"]
 
@@ -176,6 +176,15 @@ class RunOptions:
             Part.RECIPE,
         ),
     ] = None
+    optimizer: Annotated[
+        OptionalChoice[OptimizerKind],
+        Setting(
+            "Optimizer; adam-bc corrects Adam for the privacy noise. Any but sgd needs"
+            " --learning-rate. Default: sgd.",
+            Group.TRAINING,
+            part=Part.RECIPE,
+        ),
+    ] = OptionalChoice(OptimizerKind)
     decay: Annotated[
         OptionalChoice[Decay],
         Setting(
@@ -249,10 +258,24 @@ class RunOptions:
             )
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
+        self._check_optimizer()
         if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
                 f" ({self.epsilon}), got {self.private_bounds}"
+            )
+
+    def _check_optimizer(self) -> None:
+        if self.optimizer in (None, OptimizerKind.SGD):
+            return
+        if self.method is Method.DPVD and self.scale in (None, Scale.PRIVACY):
+            raise DpvdError(
+                f"optimizer {self.optimizer} does not pass the privacy noise on to the weights, on"
+                " which --scale privacy rests: give --scale learned, or another method"
+            )
+        if self.learning_rate is None:
+            raise DpvdError(
+                f"optimizer {self.optimizer} needs --learning-rate: the recipe's is for sgd"
             )
 
     @classmethod

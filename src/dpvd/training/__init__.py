@@ -2,6 +2,7 @@
 
 from dpvd.training.account import Account, charge_release, remember
 from dpvd.training.account_store import entries_of
+from dpvd.training.adam_bc import AdamBC, NoiseAware
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
@@ -15,12 +16,14 @@ __all__ = [
     "CHECKPOINT",
     "LEDGER",
     "Account",
+    "AdamBC",
     "BatchOrigin",
     "Checkpoint",
     "Decay",
     "Earlier",
     "FitResult",
     "IterateAverage",
+    "NoiseAware",
     "OptimizerKind",
     "PrivateStep",
     "Progress",

@@ -76,7 +76,11 @@ class Checkpoint:
 
 
 def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """An optimizer's state as named tensors and plain facts."""
+    """An optimizer's state as named tensors and plain facts.
+
+    Raises:
+        DpvdError: if the state holds something else.
+    """
     state = optimizer.state_dict()
     tensors: dict[str, Tensor] = {}
     plain: dict[str, Any] = {}
@@ -87,13 +91,35 @@ def pack_optimizer(optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor],
                 tensors[name] = value
             else:
                 plain[name] = value
-    return tensors, {"plain": plain, "groups": state["param_groups"]}
+    kind = type(optimizer).__name__
+    facts = {"kind": kind, "plain": plain, "groups": state["param_groups"]}
+    try:
+        json.dumps(facts)
+    except TypeError as problem:
+        raise DpvdError(
+            f"the state of {kind} cannot be written to a checkpoint ({problem}): keep tensors and "
+            "plain numbers in it, or train without a folder"
+        ) from None
+    return tensors, facts
 
 
 def restore_optimizer(
     optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], facts: Mapping[str, Any]
 ) -> None:
-    """Put back what ``pack_optimizer`` gave."""
+    """Put back what ``pack_optimizer`` gave.
+
+    Raises:
+        DpvdError: if it is of an optimizer of another kind, or with other groups.
+    """
+    kind = type(optimizer).__name__
+    saved_kind = facts.get("kind", kind)  # files of an earlier version do not say
+    sizes = [len(group["params"]) for group in optimizer.param_groups]
+    saved_sizes = [len(group["params"]) for group in facts["groups"]]
+    if saved_kind != kind or saved_sizes != sizes:
+        raise DpvdError(
+            f"the run was started with {saved_kind} on groups of {saved_sizes} parameters, not "
+            f"with {kind} on {sizes}: resume with that one"
+        )
     state: dict[int, dict[str, Any]] = {}
     values = {**tensors, **facts["plain"]}
     for name, value in values.items():

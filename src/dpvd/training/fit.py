@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -67,6 +67,7 @@ def fit(
     delta: float,
     accountant: AccountantName | str = AccountantName.PLD,
     loss_fn: LossFn = cross_entropy,
+    optimizer: torch.optim.Optimizer | None = None,
     evaluate: Evaluate | None = None,
     evaluations: int = 20,
     folder: Path | str | None = None,
@@ -96,6 +97,8 @@ def fit(
         delta: δ of the guarantee.
         accountant: the accountant of the guarantee.
         loss_fn: one value per example.
+        optimizer: any that holds the trainable parameters, instead of the recipe's; the learning
+            rate of each of its groups is the η₀ of the recipe's schedule.
         evaluate: called with the (averaged) model at the evaluation points; what it returns enters
             the history.
             It must not look at the training data: what it prints or stores is outside the account.
@@ -119,7 +122,10 @@ def fit(
     data = plan.check_data(data)
     model.train()
     place = None if folder is None else Path(folder)
-    run = _Run(model, plan, recipe, loss_fn, generator, place, resume, micro_batch, isolation)
+    moved_by = recipe.make_optimizer(model.parameters()) if optimizer is None else optimizer
+    run = _Run(
+        model, plan, recipe, loss_fn, moved_by, generator, place, resume, micro_batch, isolation
+    )
     points = _evaluation_points(plan.steps, evaluations)
     started = time.monotonic()
     try:
@@ -176,6 +182,7 @@ class _Run:
         plan: PrivacyPlan,
         recipe: Recipe,
         loss_fn: LossFn,
+        optimizer: torch.optim.Optimizer,
         generator: torch.Generator | None,
         folder: Path | None,
         resume: bool,
@@ -192,7 +199,10 @@ class _Run:
             self.generator.seed()
         self.noise = plan.bits("noise")
         self.sampling = plan.bits("sampling")
-        self.schedule = recipe.schedule(plan)
+        schedule = recipe.schedule(plan)
+        self.schedules = [
+            replace(schedule, initial=float(group["lr"])) for group in optimizer.param_groups
+        ]
         self.average = IterateAverage(model)
         self.history: list[dict[str, float]] = []
         if resume and folder is None:
@@ -203,7 +213,7 @@ class _Run:
                 model,
                 loss_fn,
                 plan,
-                recipe.make_optimizer(model.parameters()),
+                optimizer,
                 kl_weight=recipe.kl_schedule(plan),
                 ledger=ledger,
                 noise=self.noise,
@@ -231,8 +241,8 @@ class _Run:
         return None
 
     def take(self, batch: tuple[Tensor, ...]) -> None:
-        for group in self.step.optimizer.param_groups:
-            group["lr"] = self.schedule(self.step.position)
+        for group, schedule in zip(self.step.optimizer.param_groups, self.schedules, strict=True):
+            group["lr"] = schedule(self.step.position)
         with noise_from(self.generator):
             self.step(batch)
         if self.step.position > self.recipe.average_from(self.plan):

@@ -11,16 +11,23 @@ from torch import nn
 
 from dpvd.errors import Choice, DpvdError, exact_fields, non_negative, positive
 from dpvd.plan import PrivacyPlan
+from dpvd.training.adam_bc import AdamBC
 from dpvd.training.schedules import Decay, Schedule, warm_up
 
 __all__ = ["OptimizerKind", "Recipe"]
 
 
 class OptimizerKind(StrEnum):
-    """The optimizers a recipe can name; a training loop of your own takes any."""
+    """The optimizers a recipe can name; `fit` and a training loop of your own take any."""
 
     SGD = "sgd"
+    """Plain, or with momentum: the only one that can pass the privacy noise on (tied scales)."""
     ADAM = "adam"
+    ADAMW = "adamw"
+    """Adam with decoupled weight decay."""
+    ADAM_BC = "adam-bc"
+    """Adam whose second moment is corrected for the privacy noise (`AdamBC`)."""
+    RMSPROP = "rmsprop"
 
 
 @dataclass(frozen=True)
@@ -30,14 +37,15 @@ class Recipe:
     Args:
         learning_rate: η₀, on the mean gradient.
         optimizer: the kind of optimizer.
-        momentum: of SGD (β₁ of Adam).
+        momentum: of SGD and RMSprop; β₁ of the kinds of Adam.
         decay: how the learning rate changes over the run.
         gamma: exponent of the power decay η₀/t^γ.
         kl_weight: factor of the KL term after warm-up; 1 is the evidence lower bound, 0 leaves the
             term out.
         kl_warmup: fraction of the steps over which that factor grows linearly from 0.
         weight_decay: precision of a Gaussian prior on all parameters, divided by the number of
-            examples; for networks whose weights are points.
+            examples; for networks whose weights are points. AdamW and AdamBC take it decoupled,
+            as a part of the weights, times the learning rate, by which they shrink in each step.
         average: fraction of the last steps whose iterates are averaged into the result; 0 returns
             the last one.
             Averaging is post-processing: it costs no privacy.
@@ -68,14 +76,19 @@ class Recipe:
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         trainable = [p for p in parameters if p.requires_grad]
-        if self.optimizer is OptimizerKind.ADAM:
-            betas = (self.momentum, 0.999)
-            return torch.optim.Adam(
-                trainable, lr=self.learning_rate, betas=betas, weight_decay=self.weight_decay
-            )
-        return torch.optim.SGD(
-            trainable, lr=self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
-        )
+        common: dict[str, Any] = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
+        betas = (self.momentum, 0.999)
+        match self.optimizer:
+            case OptimizerKind.SGD:
+                return torch.optim.SGD(trainable, momentum=self.momentum, **common)
+            case OptimizerKind.RMSPROP:
+                return torch.optim.RMSprop(trainable, momentum=self.momentum, **common)
+            case OptimizerKind.ADAM:
+                return torch.optim.Adam(trainable, betas=betas, **common)
+            case OptimizerKind.ADAMW:
+                return torch.optim.AdamW(trainable, betas=betas, **common)
+            case OptimizerKind.ADAM_BC:
+                return AdamBC(trainable, betas=betas, **common)
 
     def schedule(self, plan: PrivacyPlan) -> Schedule:
         steps_per_epoch = math.ceil(plan.examples / plan.batch_size)

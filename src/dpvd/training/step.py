@@ -14,6 +14,7 @@ from dpvd.grads import (
     GradientClipper,
     Grouping,
     Isolation,
+    Jacobian,
     LossFn,
     NotIsolated,
     as_batch,
@@ -40,7 +41,7 @@ from dpvd.training.checks import (
     check_steps_on_gradients,
     check_tied,
 )
-from dpvd.training.update import Update, check_parameters
+from dpvd.training.update import Update, check_parameters, tell_noise
 
 __all__ = ["Earlier", "PrivateStep"]
 
@@ -413,6 +414,7 @@ class PrivateStep:
         self._charge(draw)
         for name, parameter in parameters.items():
             parameter.grad = totals[name]
+        tell_noise(self.optimizer, parameters, 0.0, Jacobian())
         self.optimizer.step()
 
     def _kl_gradients(self) -> dict[str, KLGradient]:

@@ -9,8 +9,9 @@ from dpvd.errors import DpvdError
 from dpvd.grads import ClippedGradients, Jacobian
 from dpvd.mechanisms import BitSource, GridNoise, release_sums
 from dpvd.nn import KLGradient
+from dpvd.training.adam_bc import NoiseAware
 
-__all__ = ["Update", "check_parameters"]
+__all__ = ["Update", "check_parameters", "tell_noise"]
 
 _NOT_PLAIN = ("momentum", "weight_decay", "maximize", "differentiable")  # options of SGD
 
@@ -127,6 +128,7 @@ class Update:
             self._jacobian.multiply_(name, mean)
             _add_kl_gradient(kl_gradients, name, mean, 1.0)
             parameter.grad = mean
+        tell_noise(self.optimizer, self._parameters, noise.std / self.batch_size, self._jacobian)
 
     @torch.no_grad()
     def discard(self) -> None:
@@ -169,6 +171,29 @@ def check_parameters(optimizer: torch.optim.Optimizer, parameters: dict[str, nn.
         f"the optimizer holds {len(held - trained.keys())} parameters that are not the model's: "
         "they would move without an account. Make it from model.parameters()"
     )
+
+
+def tell_noise(
+    optimizer: torch.optim.Optimizer,
+    parameters: Mapping[str, nn.Parameter],
+    std: float,
+    jacobian: Jacobian,
+) -> None:
+    """Tell an optimizer that asks for it how noisy the gradients of the coming step are.
+
+    Args:
+        optimizer: any.
+        parameters: the trainable parameters by name.
+        std: standard deviation of the noise in the mean, before the Jacobian.
+        jacobian: what the noisy gradients of scale parameters were multiplied by.
+    """
+    if isinstance(optimizer, NoiseAware):
+        optimizer.expect_noise(
+            {
+                parameter: std * jacobian[name] if name in jacobian else std
+                for name, parameter in parameters.items()
+            }
+        )
 
 
 def _add_kl_gradient(

@@ -32,6 +32,7 @@ _OF_NETWORKS = (
     "batch_size",
     "epochs",
     "learning_rate",
+    "optimizer",
     "decay",
     "gamma",
     "kl_weight",
