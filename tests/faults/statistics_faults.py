@@ -125,6 +125,12 @@ CHARGES = [
         TEST_FIT + COMPOSED + "[add-or-remove-statistics]",
     ),
     Fault(
+        "half the noise of the steps of a network on a table",
+        FIT,
+        {'self.multipliers["training"]': '0.5 * self.multipliers["training"]'},
+        TEST_FIT + COMPOSED + "[add-or-remove-network]",
+    ),
+    Fault(
         "two releases under one name, charged once",
         RELEASE,
         {'initial_weights=f"none: {name} was released before training"': 'initial_weights="none"'},

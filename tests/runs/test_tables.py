@@ -99,6 +99,77 @@ def test_the_statement_is_the_sum_of_everything_private_bounds_included(
     assert charged.epsilon(0.99 * DELTA) == pytest.approx(stated, rel=1e-9)
 
 
+@pytest.mark.parametrize("method", ["svi", "dpsgd"])
+@pytest.mark.parametrize("network", ["linear", "mlp"])
+def test_baselines_are_private_steps_and_nothing_else(visits, tmp_path, method, network):
+    record = run_of(
+        visits, tmp_path / "run", method=method, network=network, id="person", private_bounds=1.0
+    )
+    assert record.method == method
+    assert record.releases[-1]["name"] == "training"
+    learnt = {release["name"] for release in record.releases} & {"mean", "moments", "calibration"}
+    assert not learnt
+    stated = record.guarantee["epsilon"]
+    assert stated == pytest.approx(composed(record, 0.99 * DELTA), rel=2e-3)
+    assert 0.99 * 4 < stated <= 4
+    assert record.model["network"].get("hidden", 0) == (16 if network == "mlp" else 0)
+    assert "centred" not in record.dataset["preprocessing"]
+    assert record.test["accuracy"] > 0.6
+    assert ("prior_std" in record.recipe) is (method == "svi")
+
+
+def test_a_network_of_a_table_is_accounted_written_and_read_again(visits, tmp_path):
+    record = run_of(
+        visits, tmp_path / "run", id="person", private_bounds=1.0, network="mlp", hidden=4
+    )
+    names = [release["name"] for release in record.releases]
+    assert names[-3:] == ["mean", "moments", "training"]
+    stated = record.guarantee["epsilon"]
+    assert stated == pytest.approx(composed(record, 0.99 * DELTA), rel=2e-3)
+    assert charged_in(tmp_path / "run").steps == record.guarantee["steps"]
+    assert record.recipe["method"] == "network"
+    assert record.model["parameters"] > 4
+    trained = TrainedTable(tmp_path / "run")
+    assert trained.model.head.hidden.out_features == 4
+    rows = torch.randn(3, trained.encoder.width)
+    told = trained.model.predict(rows)
+    assert (told.mutual_information > 0).all()
+
+
+@pytest.mark.parametrize("target", ["ill", "days"])
+@pytest.mark.parametrize("network", ["auto", "mlp"])
+def test_the_ordinary_baseline_is_linear_unless_a_network_is_asked_for(
+    visits, tmp_path, network, target
+):
+    schema = (
+        f'[target]\nname = "{target}"\nsource = "public"\n'
+        + ('classes = ["well", "ill"]\n' if target == "ill" else "bounds = [0, 10]\n")
+        + '[columns.age]\nkind = "numeric"\nbounds = [0, 100]\nsource = "public"\n'
+        + 'missing = "indicator"\n'
+    )
+    (tmp_path / "s.toml").write_text(schema)
+    choice = TableChoice(visits, schema=tmp_path / "s.toml", test_fraction=0.2)
+    options = RunOptions(delta=DELTA, method="none", network=network)
+    record = execute_table(prepare_table(options, choice), tmp_path / "run")
+    assert ("hidden" in record.model["network"]) is (network == "mlp")
+    trained = TrainedTable(tmp_path / "run")
+    assert trained.model(torch.zeros(2, trained.encoder.width)).isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"network": "cnn"}, "takes images"),
+        ({"network": "linear", "hidden": 3}, "a linear model has none"),
+        ({"epochs": 3.0}, "images only"),
+    ],
+)
+def test_options_that_do_not_fit_a_table_are_refused(visits, wrong, message):
+    options = RunOptions(delta=DELTA, epsilon=4.0, private_bounds=1.0, **wrong)
+    with pytest.raises(DpvdError, match=message):
+        prepare_table(options, TableChoice(visits, target="ill"))
+
+
 def test_private_bounds_and_categories_are_near_the_truth_and_tell_of_nobody_alone(
     visits, tmp_path
 ):

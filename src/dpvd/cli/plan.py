@@ -37,7 +37,11 @@ def plan(
     ],
     features: Annotated[
         int,
-        typer.Option(help="Features per row.", show_default=False, rich_help_panel=Group.TRAINING),
+        typer.Option(
+            help="Features per row: numbers, and categories one by one.",
+            show_default=False,
+            rich_help_panel=Group.TRAINING,
+        ),
     ],
     classes: Annotated[
         int,
@@ -60,7 +64,8 @@ def plan(
     batch_size: Annotated[
         int | None,
         typer.Option(
-            help="Expected batch size. Default: all examples up to 2048.",
+            help="Expected batch size of a network on images, which is planned then. Default: the"
+            " recipe for tables, in which all rows take part in every step.",
             rich_help_panel=Group.TRAINING,
         ),
     ] = None,
@@ -123,6 +128,7 @@ def _write(path: Path, rows: list[PlannerRow], shape: Shape, first: Offer) -> No
             "delta": first.delta,
             "unit_rows": first.unit_rows,
             "rehearsed_rows": first.rehearsal.rows,
+            "rehearsed": _what(first),
             "version": __version__,
         },
     )
@@ -138,11 +144,12 @@ def _show(shape: Shape, first: Offer, rows: list[PlannerRow]) -> None:
         f" δ = {first.delta:g}, adding or removing one row",
         "bold",
     )
-    print_text(f"batches of {first.plan.batch_size:,}, {first.plan.steps:,} steps")
+    if first.recipe == "mlp":
+        print_text(f"batches of {first.plan.batch_size:,}, {first.plan.steps:,} steps")
     table = Table(box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
     columns = {
+        "recipe": "recipe",
         "noise z": "noise",
-        "on mean": "noise_on_mean",
         "guess ≤": "guess",
         "found ≤": "found",
         "belief ≤": "belief",
@@ -162,11 +169,25 @@ def _notes(shape: Shape, first: Offer) -> list[str]:
     fewer = first.rehearsal.rows < shape.examples
     size = " (fewer than yours, with noise that matters as much: on the low side)" if fewer else ""
     return [
-        "on mean: noise on the mean gradient, over the norm that one row's gradient may have.",
+        _recipe_note(first),
         "guess: right answers on whether one row was used, at even odds.",
         "found: rows found by a test that wrongly reports 1 % of the others.",
         "belief: what a belief of 50 % can grow to, but for a probability of δ.",
         f"{first.unit_rows} rows: ε of so many rows together, such as one person's.",
-        f"rehearsed: test accuracy of a small private network on {first.rehearsal.rows:,} made-up"
+        f"rehearsed: test accuracy of {_what(first)} on {first.rehearsal.rows:,} made-up"
         f" rows{size}, from a weak to a strong signal; no forecast for your table.",
     ]
+
+
+def _what(first: Offer) -> str:
+    """What is rehearsed."""
+    return "a small private network" if first.recipe == "mlp" else "the recipe for tables"
+
+
+def _recipe_note(first: Offer) -> str:
+    if first.recipe == "mlp":
+        return "recipe: the network for images; noise z: of each step, over the clip norm."
+    return (
+        "recipe: a linear model from noisy statistics, or by private steps, or a small network;"
+        " noise z: of one sum over all rows that costs as much as the whole recipe."
+    )

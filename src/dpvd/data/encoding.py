@@ -120,6 +120,16 @@ class Encoder:
         groups = np.repeat(np.arange(len(widths)), widths)
         return np.append([len(widths)], groups) if self.has_constant else groups
 
+    @cached_property
+    def is_hat(self) -> np.ndarray:
+        """Which features are hat functions of a number that is a feature, too; bool, (`width`,)."""
+        hats = np.zeros(self.width, dtype=bool)
+        start = int(self.has_constant)
+        for column in self.schema.used:
+            hats[start + 1 : start + 1 + self._hats(column)] = True  # after the number itself
+            start += len(self._names(column))
+        return hats
+
     @property
     def width(self) -> int:
         """Number of features."""

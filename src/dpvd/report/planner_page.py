@@ -84,7 +84,8 @@ def _values(offer: Mapping[str, Any]) -> dict[str, str]:
         "signal": f"{offer['signal_to_noise']:,.0f}",
         "batch": f"{offer['batch_size']:,}",
         "steps": f"{offer['steps']:,}",
-        "rate": f"{offer['learning_rate']:.3g}",
+        "recipe": str(offer["recipe"]),
+        "rate": f"{offer['learning_rate']:.3g}" if offer["learning_rate"] else "none",
     }
 
 
@@ -123,7 +124,7 @@ def render_planner(rows: Sequence[PlannerRow], facts: Mapping[str, Any]) -> str:
     Args:
         rows: from :func:`planner_rows`, in the order of ε.
         facts: ``examples``, ``features``, ``classes``, ``delta``, ``unit_rows``,
-            ``rehearsed_rows`` and ``version``.
+            ``rehearsed_rows``, ``rehearsed`` (what was) and ``version``.
     """
     chosen = min(range(len(rows)), key=lambda number: abs(log(float(rows[number].epsilon))))
     data = [

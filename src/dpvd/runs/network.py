@@ -76,6 +76,8 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
+        if self.kind not in NETWORKS:
+            raise DpvdError(f"the kind of a network must be mlp or cnn, got {self.kind}")
         if self.image is not None:
             object.__setattr__(self, "image", tuple(self.image))
         _ = self.recipe  # refuses examples that the kind of network cannot take

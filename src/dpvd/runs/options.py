@@ -222,14 +222,15 @@ class RunOptions:
     network: Annotated[
         Choice[NetworkKind],
         Setting(
-            "mlp: one hidden layer; cnn: two convolutions and a hidden layer, for images.",
+            "mlp: one hidden layer; cnn: two convolutions and a hidden layer, for images; linear:"
+            " for tables; auto: mlp for images, and for tables by their size and the budget.",
             Group.NETWORK,
         ),
-    ] = Choice(NetworkKind.MLP)
+    ] = Choice(NetworkKind.AUTO)
     hidden: Annotated[
         int | None,
         Setting(
-            f"Hidden units. Default: {Mlp.HIDDEN} for mlp, {Cnn.HIDDEN} for cnn.",
+            f"Hidden units. Default: {Mlp.HIDDEN} for mlp, {Cnn.HIDDEN} for cnn; 16 for tables.",
             Group.NETWORK,
             positive_int,
         ),

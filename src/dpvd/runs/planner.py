@@ -1,4 +1,4 @@
-"""What each ε buys: the plan that the default rule makes of it, and what that plan means."""
+"""What each ε buys: the recipe that a run would take for it, and what that means."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -10,12 +10,14 @@ from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Interpretation, group_epsilon, interpret
 from dpvd.runs.recipes import (
     Mlp,
-    default_batch_size,
     default_clipping,
     default_steps,
     private_recipe,
 )
-from dpvd.runs.rehearsal import Rehearsal, Rehearse, Shape, rehearse
+from dpvd.runs.rehearsal import Rehearsal, Shape, rehearse
+from dpvd.runs.table_rehearsal import rehearse_recipe
+from dpvd.statistics import noise_shares
+from dpvd.tabular import choose, knots_for
 
 __all__ = ["DEFAULT_EPSILONS", "Offer", "offers"]
 
@@ -32,7 +34,16 @@ class Offer:
     """That was asked about; the plan spends no more."""
     delta: float
     plan: PrivacyPlan
+    """Of a network on images: its steps. Of a table: one sum over all rows that costs as much as
+    all releases and steps of its recipe together."""
+    recipe: str
+    """What is trained: statistics, steps or network for a table, mlp for images."""
+    shares: dict[str, float]
+    """By name, the parts of a table's budget."""
+    steps: int
+    """How many noisy sums there are, releases included."""
     learning_rate: float
+    """0 without steps."""
     interpretation: Interpretation
     unit_rows: int
     group_epsilon: float
@@ -59,8 +70,10 @@ class Offer:
             "delta": self.delta,
             "noise_multiplier": self.plan.noise_multiplier,
             "batch_size": self.plan.batch_size,
-            "steps": self.plan.steps,
+            "steps": self.steps,
             "learning_rate": self.learning_rate,
+            "recipe": self.recipe,
+            "shares": self.shares,
             "noise_on_mean": self.noise_on_mean,
             "signal_to_noise": self.signal_to_noise,
             "true_positive_rate": reading.true_positive_rates[0.01],
@@ -84,7 +97,6 @@ def offers(
     *,
     batch_size: int | None = None,
     unit_rows: int = 10,
-    rehearsal: Rehearse = rehearse,
     on_offer: Callable[[float], None] | None = None,
 ) -> list[Offer]:
     """Return what each ε buys for a table of this shape, in the order of ε.
@@ -93,9 +105,9 @@ def offers(
         shape: of the table, taken as public.
         epsilons: budgets to compare.
         delta: δ of all of them.
-        batch_size: expected batch size; the default rule's if None.
+        batch_size: expected batch size of a network on images, which is planned then; None plans
+            what a run on a table would do.
         unit_rows: rows of a group whose cost is wanted.
-        rehearsal: how accuracy is estimated, on data that are nobody's.
         on_offer: called with each ε before it is worked out.
 
     Raises:
@@ -117,35 +129,67 @@ def offers(
         positive(epsilon=budget)
         if on_offer is not None:
             on_offer(budget)
-        found.append(_offer(shape, budget, delta, batch_size, unit_rows, rehearsal))
+        if batch_size is None:
+            found.append(_for_table(shape, budget, delta, unit_rows))
+        else:
+            found.append(_for_images(shape, budget, delta, batch_size, unit_rows))
     return found
 
 
-def _offer(
-    shape: Shape,
-    budget: float,
-    delta: float,
-    batch_size: int | None,
-    unit_rows: int,
-    rehearsal: Rehearse,
-) -> Offer:
-    rule = Mlp(shape.features, Mlp.HIDDEN, shape.classes).rule()
-    batch = default_batch_size(shape.examples, private=True) if batch_size is None else batch_size
+def _for_table(shape: Shape, budget: float, delta: float, unit_rows: int) -> Offer:
+    """The recipe for tables: its columns are taken as numbers, which hat functions may join."""
+    knots = knots_for(shape.examples, budget)
+    features = shape.features * (1 + knots)
+    hats = shape.features * knots
+    recipe = choose(shape.examples, features, budget, delta, classes=shape.classes, hats=hats)
+    parts = recipe.parts()
+    multipliers = noise_shares(budget, delta, parts)
+    # Gaussian sums over everybody compose exactly, as their 1/z² add up.
+    cost = sum(part.steps / multipliers[name] ** 2 for name, part in parts.items())
     plan = PrivacyPlan(
         examples=shape.examples,
-        batch_size=batch,
-        steps=default_steps(shape.examples, batch, rule, private=True),
+        batch_size=shape.examples,
+        steps=1,
+        noise_multiplier=cost**-0.5,
+    )
+    return Offer(
+        epsilon=budget,
+        delta=delta,
+        plan=plan,
+        recipe=str(recipe.method),
+        shares={name: part.share for name, part in parts.items()},
+        steps=sum(part.steps for part in parts.values()),
+        learning_rate=recipe.learning_rate,
+        interpretation=interpret(plan.event(), delta, relation=plan.relation),
+        unit_rows=unit_rows,
+        group_epsilon=group_epsilon(plan.event(), delta, unit_rows, relation=plan.relation),
+        rehearsal=rehearse_recipe(shape, recipe, multipliers, knots),
+    )
+
+
+def _for_images(
+    shape: Shape, budget: float, delta: float, batch_size: int, unit_rows: int
+) -> Offer:
+    """The default recipe of a network, in batches."""
+    rule = Mlp(shape.features, Mlp.HIDDEN, shape.classes).rule()
+    plan = PrivacyPlan(
+        examples=shape.examples,
+        batch_size=batch_size,
+        steps=default_steps(shape.examples, batch_size, rule, private=True),
         clipping=default_clipping(),
     ).calibrate(budget, delta)
     return Offer(
         epsilon=budget,
         delta=delta,
         plan=plan,
+        recipe="mlp",
+        shares={},
+        steps=plan.steps,
         learning_rate=private_recipe(plan, rule).learning_rate,
         interpretation=interpret(plan.event(), delta, relation=plan.relation),
         unit_rows=unit_rows,
         group_epsilon=group_epsilon(plan.event(), delta, unit_rows, relation=plan.relation),
-        rehearsal=rehearsal(shape, plan),
+        rehearsal=rehearse(shape, plan),
     )
 
 

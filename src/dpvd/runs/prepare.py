@@ -12,6 +12,7 @@ from dpvd.runs.options import RunOptions
 from dpvd.runs.recipes import (
     CHOSEN_ON,
     NETWORKS,
+    NetworkKind,
     NetworkRule,
     default_batch_size,
     default_clipping,
@@ -76,7 +77,10 @@ def prepare_run(
 
 
 def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
-    kind = NETWORKS[options.network]
+    name = NetworkKind.MLP if options.network is NetworkKind.AUTO else options.network
+    if name not in NETWORKS:
+        raise DpvdError(f"network {name} can be chosen for tables only: images take mlp or cnn")
+    kind = NETWORKS[name]
     features = math.prod(dataset.feature_shape)
     scale = Scale.NONE
     if options.method is Method.DPVD:
@@ -88,7 +92,7 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
         scale,
         input_norm=kind.input_norm(features),
         centred=dataset.pixels,
-        kind=options.network,
+        kind=name,
         image=dataset.feature_shape if kind.TAKES_IMAGES and dataset.pixels else None,
     )
 

@@ -60,6 +60,10 @@ class NetworkKind(StrEnum):
     """One fully connected hidden layer of ReLU units: the paper's."""
     CNN = "cnn"
     """Two convolutions and a hidden layer, all of tanh units: for images."""
+    LINEAR = "linear"
+    """A linear model: for tables."""
+    AUTO = "auto"
+    """Images: mlp. Tables: linear or mlp, by the size of the table and the budget."""
 
 
 @dataclass(frozen=True)

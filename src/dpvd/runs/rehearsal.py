@@ -1,13 +1,11 @@
-"""Rehearsals on made-up tables: what accuracy a budget may buy, before any data is touched.
+"""Rehearsals of a network on made-up data: what accuracy a budget may buy, before any is touched.
 
 A table of normal features is made for the shape asked for, its classes drawn from a logistic model
 of known strength. Nothing in it comes from anybody's data, so trying things out costs no privacy.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -17,7 +15,15 @@ from dpvd.runs.network import NetworkSpec, Scale
 from dpvd.runs.recipes import Mlp, default_clipping, private_recipe
 from dpvd.training import fit
 
-__all__ = ["MOST_ROWS", "Rehearsal", "Rehearse", "Shape", "rehearse"]
+__all__ = [
+    "MOST_ROWS",
+    "SIGNALS",
+    "TEST_ROWS",
+    "Rehearsal",
+    "Shape",
+    "made_up",
+    "rehearse",
+]
 
 MOST_ROWS = 20_000
 """Larger tables are rehearsed with so many rows, and noise that matters as much as in the plan."""
@@ -58,10 +64,6 @@ class Rehearsal:
     rows: int
 
 
-Rehearse: TypeAlias = Callable[[Shape, PrivacyPlan], Rehearsal]
-"""A rehearsal of one plan: from the shape and the calibrated plan to accuracies."""
-
-
 def rehearse(shape: Shape, plan: PrivacyPlan) -> Rehearsal:
     """Train a private network of 100 hidden units on made-up tables of this shape.
 
@@ -85,7 +87,7 @@ def rehearse(shape: Shape, plan: PrivacyPlan) -> Rehearsal:
 
 def _on_table(shape: Shape, rows: int, plan: PrivacyPlan, signal: float) -> tuple[float, float]:
     """Return the accuracy of training on a made-up table, and of the rule that made it."""
-    x, y, rule = _made_up(shape, rows + TEST_ROWS, signal)
+    x, y, rule = made_up(shape, rows + TEST_ROWS, signal)
     network = NetworkSpec(
         shape.features,
         HIDDEN,
@@ -112,7 +114,7 @@ def _on_table(shape: Shape, rows: int, plan: PrivacyPlan, signal: float) -> tupl
     return reached, _accuracy(rule[rows:], y[rows:])
 
 
-def _made_up(shape: Shape, rows: int, signal: float) -> tuple[Tensor, Tensor, Tensor]:
+def made_up(shape: Shape, rows: int, signal: float) -> tuple[Tensor, Tensor, Tensor]:
     """Return features [rows, d], classes [rows] drawn by their scores, and the scores [rows, k]."""
     generator = torch.Generator().manual_seed(shape.features * 1000 + shape.classes)
     x = torch.randn(rows, shape.features, generator=generator)

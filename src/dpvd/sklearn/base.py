@@ -100,6 +100,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             delta=delta,
             target_range=labels.target.bounds,
             groups=torch.from_numpy(encoder.groups),
+            hats=torch.from_numpy(encoder.is_hat),
             unit_index=None if people is None else people.unit_index,
             people=None if people is None else people.count,
             rows_per_person=None if people is None else people.rows_per_person,

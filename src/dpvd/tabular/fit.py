@@ -23,13 +23,14 @@ from dpvd.statistics import (
     release_plan,
 )
 from dpvd.tabular.checks import count_people, scaled_targets
-from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitening
+from dpvd.tabular.linear import LinearSolution, calibrate, solve, whitened_start, whitening
 from dpvd.tabular.model import TableModel
+from dpvd.tabular.network import TableNetwork
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
 from dpvd.tabular.rows import DerivedRows, rows_by_person
 from dpvd.training import Account, Recipe, charge_release, fit
 
-__all__ = ["TableFit", "fit_table"]
+__all__ = ["TableFit", "fit_table", "rehearse_table"]
 
 AVERAGED = 0.5  # part of the steps whose iterates are averaged
 _CURVATURE = 0.15  # mean of p(1 - p) of a classifier that knows something
@@ -65,6 +66,7 @@ def fit_table(
     delta: float,
     target_range: tuple[float, float] | None = None,
     groups: Tensor | None = None,
+    hats: Tensor | None = None,
     unit_index: Tensor | None = None,
     people: int | None = None,
     rows_per_person: int | None = None,
@@ -94,6 +96,8 @@ def fit_table(
         delta: δ.
         target_range: public bounds of the target, regression; values outside are moved to them.
         groups: int64 [features], which column of the table a feature comes from.
+        hats: bool [features], which of them are hat functions of others; hidden units of a network
+            do not see these. None if there are none.
         unit_index: int64 [n], whose row each is; None if every row is a person of its own.
         people: their number, which is public; needed with ``unit_index``.
         rows_per_person: the most rows that one person has; needed with ``unit_index``.
@@ -119,6 +123,7 @@ def fit_table(
             f"groups must have one entry for each of the {x.shape[1]} features, got shape "
             f"{list(groups.shape)}"
         )
+    plain = _without_hats(hats, x.shape[1])
     if recipe is None:
         recipe = choose(
             examples,
@@ -126,6 +131,7 @@ def fit_table(
             epsilon,
             delta,
             classes=classes,
+            hats=x.shape[1] - len(plain),
             accountant=accountant,
             relation=relation,
         )
@@ -151,13 +157,7 @@ def fit_table(
         relation=relation,
         earlier=[plan.event() for plan in before.values()],
     )
-    model = TableModel(
-        x.shape[1],
-        classes,
-        whitened=recipe.method is TableMethod.STEPS,
-        constant=recipe.constant * math.sqrt(columns),
-        target_range=(-1.0, 1.0) if target_range is None else target_range,
-    )
+    model = _model(recipe, x.shape[1], columns, plain, classes, target_range)
     work = _Work(
         model,
         recipe,
@@ -173,6 +173,73 @@ def fit_table(
     guarantee = work.learn(x, targets, groups, rows_per_person or 1)
     model.eval()
     return TableFit(model, guarantee, recipe, before | work.plans)
+
+
+def rehearse_table(
+    x: Tensor,
+    y: Tensor,
+    *,
+    classes: int,
+    recipe: TableRecipe,
+    multipliers: Mapping[str, float],
+    groups: Tensor,
+    hats: Tensor,
+) -> TableModel:
+    """Learn a made-up table by a recipe, with given noise: there is nobody to protect in it.
+
+    Args:
+        x: [n, features] made-up rows, encoded.
+        y: [n] classes.
+        classes: number of classes.
+        recipe: how to learn.
+        multipliers: noise multiplier of each part of the recipe.
+        groups: see `fit_table`.
+        hats: see `fit_table`.
+    """
+    base = PrivacyPlan(examples=len(x), batch_size=len(x), steps=1, noise=NoiseKind.SEEDED, seed=0)
+    columns = len(torch.unique(groups))
+    plain = _without_hats(hats, x.shape[1])
+    model = _model(recipe, x.shape[1], columns, plain, classes, None)
+    # δ and the accountant enter a statement that nobody reads: the quickest will do.
+    work = _Work(model, recipe, base, dict(multipliers), None, 1e-5, AccountantName.ZCDP, None)
+    work.carry_out(x, scaled_targets(y, len(x), classes, None), groups, 1)
+    return model.eval()
+
+
+def _model(
+    recipe: TableRecipe,
+    features: int,
+    columns: int,
+    plain: Tensor,
+    classes: int | None,
+    target_range: tuple[float, float] | None,
+) -> TableModel:
+    model = TableModel(
+        features,
+        classes,
+        whitened=recipe.method is not TableMethod.STATISTICS,
+        constant=recipe.constant * math.sqrt(columns),
+        target_range=(-1.0, 1.0) if target_range is None else target_range,
+        hidden=recipe.hidden,
+        hidden_features=len(plain),
+        prior_std=recipe.prior_std or 1.0,  # points have none
+        points=recipe.points,
+    )
+    if recipe.hidden:
+        model.seen.copy_(plain)
+    return model
+
+
+def _without_hats(hats: Tensor | None, features: int) -> Tensor:
+    """The numbers of the features that are not hat functions."""
+    if hats is None:
+        return torch.arange(features)
+    if hats.dtype != torch.bool or hats.shape != (features,) or bool(hats.all()):
+        raise DpvdError(
+            f"hats must say of each of the {features} features whether it is a hat function, and"
+            f" not all can be; got {hats.dtype} of shape {list(hats.shape)}"
+        )
+    return torch.arange(features)[~hats]
 
 
 @dataclass
@@ -195,11 +262,21 @@ class _Work:
         self, x: Tensor, targets: Tensor, groups: Tensor | None, rows_per_person: int
     ) -> Guarantee:
         """Carry out the recipe and return the statement for all of it."""
-        self._centre(x)
+        self.carry_out(x, targets, groups, rows_per_person)
+        last = list(self.plans.values())[-1]
+        account = Account(self.model, last, announce=False)
+        return account.guarantee(self.delta, self.accountant, last.bits("noise").description)
+
+    def carry_out(
+        self, x: Tensor, targets: Tensor, groups: Tensor | None, rows_per_person: int
+    ) -> None:
+        """Make the releases and take the steps of the recipe."""
+        if self.recipe.mean:
+            self._centre(x)
         rows = DerivedRows(x, self.model.centred, self.model.width)
-        if self.recipe.method is TableMethod.STEPS:
-            moments = self._moments(rows, targets, MomentWeights(cross=0.0))
-            self.model.transform.copy_(whitening(moments, self.recipe.ridge))
+        if self.recipe.method is not TableMethod.STATISTICS:
+            if self.recipe.second:
+                self._whiten(rows, targets)
             self._train(x, targets, rows_per_person)
             if self.recipe.calibration:
                 self._measure_residual(x, targets)
@@ -208,9 +285,6 @@ class _Work:
             moments = self._moments(rows, targets, weights)
             self._take(solve(moments, groups, self.recipe.ridge))
             self._calibrate(x, targets)
-        last = list(self.plans.values())[-1]
-        account = Account(self.model, last, announce=False)
-        return account.guarantee(self.delta, self.accountant, last.bits("noise").description)
 
     def _centre(self, x: Tensor) -> None:
         """Release the mean row."""
@@ -234,7 +308,21 @@ class _Work:
             charge=self._charge,
         )
 
+    def _whiten(self, rows: Rows, targets: Tensor) -> None:
+        """Take the transform of rows from their moments, and where a network starts."""
+        recipe = self.recipe
+        model = self.model
+        weights = MomentWeights.from_shares(recipe.second, recipe.cross)
+        moments = self._moments(rows, targets, weights)
+        model.transform.copy_(whitening(moments, recipe.ridge))
+        if isinstance(model.head, TableNetwork):
+            block = moments.second[model.seen][:, model.seen]
+            model.hidden_transform.copy_(whitening(replace(moments, second=block), recipe.ridge))
+            start = whitened_start(moments, recipe.ridge, is_regression=model.classes is None)
+            model.head.start[:, :-1] = model.unscaled(start).T
+
     def _take(self, solution: LinearSolution) -> None:
+        assert isinstance(self.model.head, nn.Linear)  # statistics alone make no network
         with torch.no_grad():
             self.model.head.weight.copy_(solution.weights.T)
         self.model.head_std.copy_(solution.std)
@@ -275,6 +363,7 @@ class _Work:
             steps=recipe.steps,
             noise_multiplier=self.multipliers["training"],
             clipping=Clipping(ClippingMode.FLAT, recipe.clip_norm),
+            initial_weights="random" if recipe.hidden else "zeros",
         )
         self.plans["training"] = plan
         numbers = rows_by_person(self.unit_index, len(x), plan.examples, rows_per_person)
@@ -284,19 +373,38 @@ class _Work:
             self.model.head,
             (numbers,),
             plan,
-            Recipe(rate, average=AVERAGED),
+            self._optimisation(rate),
             delta=self.delta,
             accountant=self.accountant,
             loss_fn=_loss(self.model, self._inputs(x), targets.float()),
             evaluations=1,
             folder=self.folder,
+            generator=_seeded(plan),
             micro_batch=max(1, _MICRO_BATCH // rows_per_person),
         )
+        self._set_posterior(plan, rate)
+
+    def _optimisation(self, rate: float) -> Recipe:
+        """How the steps are taken; the prior has seen released numbers alone."""
+        recipe = self.recipe
+        if recipe.points:
+            precision = 1 / recipe.prior_std**2 if recipe.prior_std else 0.0
+            return Recipe(rate, weight_decay=precision / self.base.examples, average=AVERAGED)
+        return Recipe(rate, kl_weight=1.0 if recipe.hidden else 0.0, average=AVERAGED)
+
+    def _set_posterior(self, plan: PrivacyPlan, rate: float) -> None:
+        """Weights have the noise that all steps together left in them, if they are no points."""
+        if self.recipe.points:
+            return
         curvature = 1.0 if self.model.classes is None else _CURVATURE
         sensitivity = plan.clipping.sensitivity(plan.relation, 1)
         per_step = rate * plan.noise_std(sensitivity) / plan.examples
         contraction = max(0.0, 1 - rate * curvature / self.model.features)
-        self.model.head_std.fill_(per_step * averaged_noise(recipe.steps, contraction))
+        std = per_step * averaged_noise(self.recipe.steps, contraction)
+        if isinstance(self.model.head, TableNetwork):
+            self.model.head.set_posterior(std)
+        else:
+            self.model.head_std.fill_(std)
 
     def _inputs(self, x: Tensor) -> Tensor | DerivedRows:
         """What the head takes, kept if it is small and made anew in every step otherwise."""
@@ -321,6 +429,14 @@ class _Work:
             ledger.charge(1)
             ledger.close()
         charge_release(self.model, plan)
+
+
+def _seeded(plan: PrivacyPlan) -> torch.Generator | None:
+    """Where a network samples its weights from; seeded if everything else is, as it hides nothing.
+
+    A source of its own, so that it tells nothing of the noise.
+    """
+    return None if plan.seed is None else torch.Generator().manual_seed(plan.seed)
 
 
 def averaged_noise(steps: int, contraction: float) -> float:

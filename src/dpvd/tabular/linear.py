@@ -8,7 +8,7 @@ from torch import Tensor
 
 from dpvd.statistics import Moments
 
-__all__ = ["Calibration", "LinearSolution", "calibrate", "solve", "whitening"]
+__all__ = ["Calibration", "LinearSolution", "calibrate", "solve", "whitened_start", "whitening"]
 
 SPREAD = 2.0  # scores are divided by this many of their standard deviations, then kept below 1
 # What is believed of scores before their moments are seen: mean and standard deviation of beliefs.
@@ -18,6 +18,7 @@ _SCORE_MEAN = (0.0, 0.2)
 _TARGET_MEAN = (0.0, 0.4)
 _CORRELATION_RANGE = (0.1, 0.9)
 _LEAST_VARIANCE = 0.05
+_MOST_EXPLAINED = 0.9  # of the targets' variance, as far as noisy moments are believed
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,36 @@ def whitening(moments: Moments, ridge: float) -> Tensor:
     """(A + λI)^(-1/2), A the second moments and λ of the size of their noise: [d, d]."""
     values, vectors = _spectrum(moments, ridge)
     return (vectors * values.rsqrt()) @ vectors.T
+
+
+def whitened_start(moments: Moments, ridge: float, *, is_regression: bool) -> Tensor:
+    """Weights for whitened rows of length 1 that noisy products with the target suggest: [d, k].
+
+    With W = (A + λI)^(-1/2), rows uW have second moments near I, and b = WB are the weights of a
+    least-squares regression on them. In the directions of A's eigenvectors they have noise of
+    variance σ²/(λᵢ + λ), and are shrunk by τ²/(τ² + noise), τ² what their length leaves after the
+    noise. Rows are of length √m, m = Σ λᵢ/(λᵢ + λ), before they are scaled to 1. A classifier's
+    logits are 2k/(1 - R²) times the regression's scores, as for normal classes.
+
+    Args:
+        moments: of centred rows and targets.
+        ridge: λ in units of the norm of the noise on A.
+        is_regression: whether scores are the target itself.
+    """
+    assert moments.cross is not None  # released together
+    values, vectors = _spectrum(moments, ridge)
+    weights = (vectors.T @ moments.cross) * values.rsqrt()[:, None]  # [d, k]
+    noise = moments.cross_std**2 / values  # [d]
+    entries = weights.numel()
+    outputs = weights.shape[1]
+    left = (weights.square().sum() - outputs * noise.sum()).item() / entries
+    spread = max(left, 1e-12)
+    weights = weights * (spread / (spread + noise))[:, None]
+    floor = ridge * moments.second_std * math.sqrt(len(values))
+    length = math.sqrt(max((1 - floor / values).sum().item(), 1.0))
+    explained = min(weights.square().sum().item(), _MOST_EXPLAINED)
+    gain = 1.0 if is_regression else 2 * outputs / (1 - explained)
+    return gain * length * (vectors @ weights)
 
 
 def solve(moments: Moments, groups: Tensor | None, ridge: float) -> LinearSolution:

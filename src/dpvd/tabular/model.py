@@ -1,4 +1,4 @@
-"""The model of a table: rows are centred and perhaps whitened, a linear head gives scores."""
+"""The model of a table: rows are centred and perhaps whitened, a head gives scores."""
 
 import math
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError, positive_int
 from dpvd.tabular.codes import class_codes
 from dpvd.tabular.linear import Calibration
+from dpvd.tabular.network import TableNetwork
 
 __all__ = ["Prediction", "TableModel"]
 
@@ -42,15 +43,23 @@ def unit_length(rows: Tensor) -> Tensor:
     return rows / norms.clamp_min(1e-12)
 
 
+def _with_constant(white: Tensor) -> Tensor:
+    """Rows of length 1 with a constant, again of length 1."""
+    constant = torch.full_like(white[..., :1], math.sqrt(_CONSTANT))
+    return torch.cat([math.sqrt(1 - _CONSTANT) * white, constant], dim=-1)
+
+
 class TableModel(nn.Module):
-    """A linear model on centred, perhaps whitened rows, with a Gaussian posterior of its weights.
+    """A model of centred, perhaps whitened rows, with a Gaussian posterior of its weights.
 
     Everything that was learnt is a buffer or a parameter: the state dict is the model.
 
         v = unit(x), or unit(x, constant) if whitened    rows of length 1
         u = unit(v - mean)
         q = (√.9 unit(uW), √.1)                          if whitened
+        p = (√.9 unit(u' W'), √.1)                       with hidden units; u' part of u
         s = q w, kept within ``bound``                   scores, k = classes - 1 of them
+        s = network(q, p)                                with hidden units: see `TableNetwork`
         logits = gain · codes (s - centre) + offset      classes
         y = offset + gain (s - centre)                   regression, then in the target's units
 
@@ -62,6 +71,10 @@ class TableModel(nn.Module):
         whitened: whether rows are whitened.
         constant: what whitened rows are lengthened by, of the size of typical rows.
         target_range: lower and upper bound of the target, regression.
+        hidden: number of hidden units; 0 for a linear model. They need whitened rows.
+        hidden_features: how many of the features hidden units see; all if None.
+        prior_std: of the network's weights, around where they start.
+        points: whether the network's weights are points, without a posterior.
     """
 
     constant: Tensor
@@ -74,6 +87,8 @@ class TableModel(nn.Module):
     bound: Tensor
     head_std: Tensor
     residual: Tensor
+    seen: Tensor
+    hidden_transform: Tensor
     target_range: Tensor
 
     def __init__(
@@ -84,9 +99,15 @@ class TableModel(nn.Module):
         whitened: bool,
         constant: float = 1.0,
         target_range: tuple[float, float] = (-1.0, 1.0),
+        hidden: int = 0,
+        hidden_features: int | None = None,
+        prior_std: float = 1.0,
+        points: bool = False,
     ) -> None:
         super().__init__()
         positive_int(features=features)
+        if hidden and not whitened:
+            raise DpvdError("hidden units need whitened rows")
         if not all(map(math.isfinite, target_range)) or target_range[0] >= target_range[1]:
             raise DpvdError(f"the range of a target goes from low to high, got {target_range!r}")
         self.features = features
@@ -97,8 +118,18 @@ class TableModel(nn.Module):
         width = features + 1 if whitened else features
         inputs = width + 1 if whitened else width
         self.width = width
-        self.head = nn.Linear(inputs, outputs, bias=False)
-        nn.init.zeros_(self.head.weight)
+        self.head: nn.Linear | TableNetwork
+        if hidden:
+            seen = features if hidden_features is None else hidden_features
+            self.head = TableNetwork(
+                inputs, seen + 1, hidden, outputs, prior_std=prior_std, points=points
+            )
+            self.register_buffer("seen", torch.arange(seen))
+            self.register_buffer("hidden_transform", torch.eye(seen))
+        else:
+            self.head = nn.Linear(inputs, outputs, bias=False)
+            nn.init.zeros_(self.head.weight)
+            self.register_buffer("head_std", torch.zeros(inputs, outputs))
         self.register_buffer("constant", torch.tensor(float(constant)))
         self.register_buffer("mean", torch.zeros(width))
         self.register_buffer("transform", torch.eye(width if whitened else 0))
@@ -108,7 +139,6 @@ class TableModel(nn.Module):
         self.register_buffer("centre", torch.zeros(outputs))
         self.register_buffer("offset", torch.zeros(len(codes)))
         self.register_buffer("bound", torch.tensor(math.inf))
-        self.register_buffer("head_std", torch.zeros(inputs, outputs))
         self.register_buffer("residual", torch.tensor(0.0))
         self.register_buffer("target_range", torch.tensor(target_range, dtype=torch.float64))
 
@@ -124,12 +154,19 @@ class TableModel(nn.Module):
         return unit_length(self.of_unit_length(x) - self.mean)
 
     def inputs(self, x: Tensor) -> Tensor:
-        """What the head takes: u, or q if rows are whitened."""
+        """What the head takes: u, or q if rows are whitened, or (q, p) with hidden units."""
         rows = self.centred(x)
         if not self.whitened:
             return rows
-        white = math.sqrt(1 - _CONSTANT) * unit_length(rows @ self.transform)
-        return torch.cat([white, torch.full_like(white[..., :1], math.sqrt(_CONSTANT))], dim=-1)
+        q = _with_constant(unit_length(rows @ self.transform))
+        if isinstance(self.head, nn.Linear):
+            return q
+        p = _with_constant(unit_length(rows[..., self.seen] @ self.hidden_transform))
+        return torch.cat([q, p], dim=-1)
+
+    def unscaled(self, weights: Tensor) -> Tensor:
+        """Weights of whitened rows of length 1 as those of q, whose rows are shorter: [d, k]."""
+        return weights / math.sqrt(1 - _CONSTANT)
 
     def scores(self, x: Tensor) -> Tensor:
         """s, [..., k]."""
@@ -200,7 +237,7 @@ class TableModel(nn.Module):
     def _predict(self, x: Tensor, normals: Tensor) -> tuple[Tensor, Tensor]:
         rows = self.inputs(x)
         scores = self.bounded(self.head(rows))  # [n, k]
-        variance = rows.square() @ self.head_std.square()  # [n, k]
+        variance = self._variance(rows)  # [n, k]
         if self.classes is None:
             low, high = self.target_range.tolist()
             total = self.residual + self.gain**2 * variance.squeeze(-1)
@@ -213,6 +250,12 @@ class TableModel(nn.Module):
         members = (enlarged + moves).softmax(-1)
         mean = members.mean(0)
         return mean, (_entropy(mean) - _entropy(members).mean(0)).clamp_min(0.0)
+
+    def _variance(self, rows: Tensor) -> Tensor:
+        """Of the scores, under the posterior of the weights."""
+        if isinstance(self.head, TableNetwork):
+            return self.head.variance(rows)
+        return rows.square() @ self.head_std.square()
 
     def _in_units(self, outcome: Tensor) -> Tensor:
         low, high = self.target_range.tolist()

@@ -1,7 +1,9 @@
 """The same model without privacy: what a table's private model is compared with."""
 
+from collections.abc import Callable
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from dpvd.tabular.model import TableModel
@@ -20,6 +22,7 @@ def fit_ordinary(
     *,
     classes: int | None,
     target_range: tuple[float, float] = (-1.0, 1.0),
+    hidden: int = 0,
 ) -> TableModel:
     """Learn a table by exact moments and many exact steps: nothing is private here.
 
@@ -28,8 +31,11 @@ def fit_ordinary(
         y: [n] classes, int64 from 0, or numbers within the range.
         classes: number of classes; None for regression.
         target_range: bounds of the target, regression.
+        hidden: number of hidden units of a network; 0 for a linear model.
     """
-    model = TableModel(x.shape[1], classes, whitened=True, target_range=target_range)
+    model = TableModel(
+        x.shape[1], classes, whitened=True, target_range=target_range, hidden=hidden, points=True
+    )
     blocks = list(zip(torch.split(x, _BLOCK), torch.split(y, _BLOCK), strict=True))
     with torch.no_grad():
         total = torch.stack([model.of_unit_length(rows).double().sum(0) for rows, _ in blocks])
@@ -39,10 +45,15 @@ def fit_ordinary(
             part = model.centred(rows).double()
             second += part.T @ part / len(x)
         model.transform.copy_(_inverse_root(second))
-        if classes is None:
-            _least_squares(model, blocks)
+        if hidden:
+            model.hidden_transform.copy_(_inverse_root(second[model.seen][:, model.seen]))
     if classes is not None:
-        _maximum_likelihood(model, blocks)
+        _descend(model, blocks, _cross_entropy)
+    elif hidden:
+        error = _descend(model, blocks, _squared_error)
+        model.residual.fill_(max(error, 1e-9))
+    else:
+        _least_squares(model, blocks)
     return model.eval()
 
 
@@ -53,8 +64,9 @@ def _inverse_root(second: Tensor) -> Tensor:
     return root
 
 
+@torch.no_grad()
 def _least_squares(model: TableModel, blocks: list[tuple[Tensor, Tensor]]) -> None:
-    low, high = model.target_range.tolist()
+    assert isinstance(model.head, nn.Linear)  # a network has no closed form
     size = model.head.in_features
     second = torch.zeros(size, size, dtype=torch.float64)
     cross = torch.zeros(size, 1, dtype=torch.float64)
@@ -62,7 +74,7 @@ def _least_squares(model: TableModel, blocks: list[tuple[Tensor, Tensor]]) -> No
     count = 0
     for rows, targets in blocks:
         inputs = model.inputs(rows).double()
-        scaled = (2 * (targets.double() - low) / (high - low) - 1)[:, None]
+        scaled = _scaled(model, targets)[:, None]
         second += inputs.T @ inputs
         cross += inputs.T @ scaled
         square += scaled.square().sum().item()
@@ -74,24 +86,47 @@ def _least_squares(model: TableModel, blocks: list[tuple[Tensor, Tensor]]) -> No
     model.residual.fill_(max(left.item() / count, 1e-9))
 
 
-def _maximum_likelihood(model: TableModel, blocks: list[tuple[Tensor, Tensor]]) -> None:
+def _scaled(model: TableModel, targets: Tensor) -> Tensor:
+    """Numbers within [-1, 1]."""
+    low, high = model.target_range.tolist()
+    share: Tensor = (targets.double() - low) / (high - low)
+    return 2 * share - 1
+
+
+def _cross_entropy(model: TableModel, outcome: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(outcome, targets, reduction="sum")
+
+
+def _squared_error(model: TableModel, outcome: Tensor, targets: Tensor) -> Tensor:
+    return (outcome - _scaled(model, targets)).square().sum()
+
+
+def _descend(
+    model: TableModel,
+    blocks: list[tuple[Tensor, Tensor]],
+    loss_of: Callable[[TableModel, Tensor, Tensor], Tensor],
+) -> float:
+    """Minimise the mean loss; return its value."""
     count = sum(len(rows) for rows, _ in blocks)
-    optimizer = torch.optim.LBFGS(
-        [model.head.weight], max_iter=_ITERATIONS, line_search_fn="strong_wolfe"
-    )
+    parameters = list(model.head.parameters())
+    optimizer = torch.optim.LBFGS(parameters, max_iter=_ITERATIONS, line_search_fn="strong_wolfe")
+    last = 0.0
 
     def loss() -> float:
+        nonlocal last
         optimizer.zero_grad()
-        whole = 0.0
+        last = 0.0
         for rows, targets in blocks:
             with torch.no_grad():
                 inputs = model.inputs(rows)
-            logits = model.outcome(model.head(inputs))
-            part = F.cross_entropy(logits, targets, reduction="sum") / count
+            outcome = model.outcome(model.head(inputs))
+            part = loss_of(model, outcome, targets) / count
             part.backward()  # type: ignore[no-untyped-call]
-            whole += part.item()
-        penalty = _DECAY * model.head.weight.square().sum()
+            last += part.item()
+        penalty = _DECAY * sum(weight.square().sum() for weight in parameters)
+        assert isinstance(penalty, Tensor)
         penalty.backward()  # type: ignore[no-untyped-call]
-        return whole + penalty.item()
+        return last + penalty.item()
 
     optimizer.step(loss)  # type: ignore[no-untyped-call]
+    return last

@@ -26,8 +26,9 @@ from dpvd.runs.tables.estimate import estimate_schema, failures_for, release_pla
 from dpvd.runs.tables.metrics import class_metrics, number_metrics
 from dpvd.runs.tables.outcome import Outcome, outcome_record
 from dpvd.runs.tables.prepare import PreparedTable
+from dpvd.runs.tables.recipe import HIDDEN, network_kind, table_recipe
 from dpvd.statistics import failure_delta
-from dpvd.tabular import TableFit, TableModel, choose, fit_ordinary, fit_table
+from dpvd.tabular import TableFit, TableModel, TableNetworkKind, fit_ordinary, fit_table
 
 __all__ = ["execute_table", "resume_table", "started_with"]
 
@@ -177,15 +178,6 @@ def _private(run: PreparedTable, ready: _Ready, folder: Path) -> TableFit:
     classes = len(target.classes) or None
     assert options.epsilon is not None  # of a private method
     delta = options.delta - ready.failing
-    recipe = choose(
-        run.base.examples,
-        train.encoder.width,
-        options.epsilon - (options.private_bounds or 0.0),
-        delta,
-        classes=classes,
-        accountant=options.accountant,
-        relation=options.relation,
-    )
     return fit_table(
         torch.from_numpy(train.x),
         _targets(train),
@@ -194,6 +186,7 @@ def _private(run: PreparedTable, ready: _Ready, folder: Path) -> TableFit:
         delta=delta,
         target_range=target.bounds,
         groups=torch.from_numpy(train.encoder.groups),
+        hats=torch.from_numpy(train.encoder.is_hat),
         unit_index=None if train.unit is None else torch.from_numpy(train.unit),
         people=None if train.unit is None else train.units,
         rows_per_person=train.schema.rows_per_unit,
@@ -204,7 +197,7 @@ def _private(run: PreparedTable, ready: _Ready, folder: Path) -> TableFit:
         unit=run.base.unit,
         tuned=run.base.tuned,
         public=run.base.public,
-        recipe=recipe,
+        recipe=table_recipe(options, run.base.examples, train.encoder, delta),
         earlier=ready.earlier,
         folder=folder,
     )
@@ -228,13 +221,15 @@ def _stated(run: PreparedTable, guarantee: Guarantee, failing: float) -> Guarant
 
 
 def _ordinary(run: PreparedTable, train: EncodedTable) -> tuple[TableModel, Guarantee, PrivacyPlan]:
-    """The baseline without privacy."""
+    """The baseline without privacy: linear, unless a network is asked for."""
     target = train.schema.target
+    is_network = network_kind(run.options) is TableNetworkKind.MLP
     model = fit_ordinary(
         torch.from_numpy(train.x),
         _targets(train),
         classes=len(target.classes) or None,
         target_range=target.bounds or (-1.0, 1.0),
+        hidden=(run.options.hidden or HIDDEN) if is_network else 0,
     )
     plan = run.base.calibrate(math.inf, run.options.delta)
     guarantee = plan.guarantee(run.options.delta, run.options.accountant)

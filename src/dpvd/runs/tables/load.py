@@ -69,6 +69,10 @@ class TrainedTable:
             network["classes"],
             whitened=network["whitened"],
             target_range=(-1.0, 1.0) if bounds is None else bounds,
+            hidden=network.get("hidden", 0),
+            hidden_features=network.get("hidden_features"),
+            prior_std=network.get("prior_std", 1.0),
+            points=network.get("points", False),
         )
 
     def _load(self, path: Path) -> None:

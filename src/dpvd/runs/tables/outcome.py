@@ -12,7 +12,7 @@ from dpvd.runs.environment import environment, now
 from dpvd.runs.network import Method
 from dpvd.runs.record import RunRecord
 from dpvd.runs.tables.prepare import PreparedTable
-from dpvd.tabular import TableModel, TableRecipe
+from dpvd.tabular import TableModel, TableNetwork, TableRecipe
 
 __all__ = ["Outcome", "outcome_record"]
 
@@ -58,7 +58,7 @@ def outcome_record(
             "test": 0 if outcome.test is None else outcome.test.rows,
             "classes": len(schema.target.classes) or None,
             "checksum": train.checksum(key),
-            "preprocessing": _preprocessing(train.encoder, is_private=outcome.recipe is not None),
+            "preprocessing": _preprocessing(train.encoder, outcome.recipe),
         },
         model={
             "network": {
@@ -66,9 +66,10 @@ def outcome_record(
                 "features": outcome.model.features,
                 "classes": outcome.model.classes,
                 "whitened": outcome.model.whitened,
+                **_hidden(outcome.model),
             },
-            "layers": _layers(outcome.model),
-            "parameters": outcome.model.head.weight.numel(),
+            "layers": _layers(outcome.model, outcome.recipe),
+            "parameters": sum(weight.numel() for weight in outcome.model.head.parameters()),
             "checksum": checksum,
         },
         plan=main.to_dict(),
@@ -100,22 +101,44 @@ def _rows_words(run: PreparedTable) -> str:
     return f"at most {run.schema.rows_per_unit} of each {run.base.unit} take part, chosen at random"
 
 
-def _preprocessing(encoder: Encoder, *, is_private: bool) -> str:
-    mean = "a noisy mean" if is_private else "their exact mean"
+def _preprocessing(encoder: Encoder, recipe: TableRecipe | None) -> str:
+    centred = ", then centred by their exact mean"
+    if recipe is not None:
+        centred = ", then centred by a noisy mean" if recipe.mean else ""
     hats = f", numbers also by hat functions at {encoder.knots} knots" if encoder.knots else ""
     return (
         f"each row by itself, by the schema: {encoder.width} features of"
-        f" {len(encoder.schema.used)} columns{hats}; rows are scaled to length 1, then centred by"
-        f" {mean}"
+        f" {len(encoder.schema.used)} columns{hats}; rows are scaled to length 1{centred}"
     )
 
 
-def _layers(model: TableModel) -> list[str]:
+def _hidden(model: TableModel) -> dict[str, Any]:
+    """What a network adds to the description of a model."""
+    if not isinstance(model.head, TableNetwork):
+        return {}
+    return {
+        "hidden": model.head.hidden.out_features,
+        "hidden_features": len(model.seen),
+        "prior_std": model.head.prior_std,
+        "points": model.head.points,
+    }
+
+
+def _layers(model: TableModel, recipe: TableRecipe | None) -> list[str]:
+    moments = "exact moments" if recipe is None else "noisy moments"
+    is_whitened = model.whitened and (recipe is None or recipe.second > 0)
+    rows = f"rows: {model.features} features" + (
+        ", centred" if recipe is None or recipe.mean else ""
+    )
+    if is_whitened:
+        rows += f", whitened by {moments}"
     outputs = model.head.out_features
-    whitened = "whitened by noisy moments, " if model.whitened else ""
+    if not isinstance(model.head, TableNetwork):
+        return [f"{rows}, head: Linear {model.head.in_features}→{outputs}"]
+    units = model.head.hidden
     return [
-        f"rows: {model.features} features, centred, {whitened}head: Linear"
-        f" {model.head.in_features}→{outputs}"
+        f"{rows}, linear path: {model.head.inputs}→{outputs}",
+        f"beside it: {units.in_features}→{units.out_features} tanh→{outputs}",
     ]
 
 

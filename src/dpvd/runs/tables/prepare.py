@@ -19,6 +19,7 @@ from dpvd.runs.network import Method
 from dpvd.runs.options import RunOptions
 from dpvd.runs.tables.choice import TableChoice, chosen_schema, to_estimate, words_not_covered
 from dpvd.runs.tables.estimate import provisional
+from dpvd.runs.tables.recipe import network_kind
 from dpvd.tabular import knots_for
 
 __all__ = ["PreparedTable", "prepare_table"]
@@ -36,8 +37,6 @@ _OF_NETWORKS = (
     "decay",
     "gamma",
     "kl_weight",
-    "network",
-    "hidden",
     "scale",
 )
 
@@ -123,8 +122,7 @@ def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
 
 
 def _refuse_options_of_networks(options: RunOptions) -> None:
-    if options.method not in (Method.DPVD, Method.NONE):
-        raise DpvdError(f"method must be dpvd or none for a table, got {options.method}")
+    network_kind(options)
     for field in fields(RunOptions):
         if field.name not in _OF_NETWORKS:
             continue
