@@ -1,14 +1,18 @@
 """The planner: numbers that are those of the library, a table, and a page that works."""
 
 import json
-import math
 
 import pytest
+from dp_accounting import ComposedDpEvent
 
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import interpret
-from dpvd.runs import default_batch_size, default_steps
+from dpvd.privacy import epsilon, interpret, poisson_event
+from dpvd.runs import default_steps
 from dpvd.runs.recipes import Mlp
+from dpvd.runs.rehearsal import Shape
+from dpvd.runs.table_rehearsal import rehearse_recipe
+from dpvd.statistics import noise_shares
+from dpvd.tabular import choose, knots_for
 from tests.browser import open_page
 from tests.cli.program import call
 
@@ -24,25 +28,59 @@ def planned(tmp_path_factory):
     return done.json, page
 
 
-def test_budgets_come_in_order_and_buy_what_the_default_rule_says(planned):
+def test_budgets_come_in_order_and_buy_the_recipe_that_a_run_would_take(planned):
     rows, _ = planned
     assert [row["epsilon"] for row in rows] == [0.05, 4.0]
-    batch = default_batch_size(800, private=True)
     for row in rows:
-        assert row["batch_size"] == batch
-        assert row["steps"] == default_steps(800, batch, Mlp(10, 1000, 2).rule(), private=True)
+        knots = knots_for(800, row["epsilon"])
+        recipe = choose(800, 6 * (1 + knots), row["epsilon"], 1e-4, classes=3, hats=6 * knots)
+        parts = recipe.parts()
+        assert row["recipe"] == recipe.method
+        assert row["shares"] == {name: part.share for name, part in parts.items()}
+        assert row["steps"] == sum(part.steps for part in parts.values())
+        assert row["learning_rate"] == recipe.learning_rate
+        assert row["batch_size"] == 800
+        # All parts together cost as much as one sum with the multiplier that is shown.
+        noise = noise_shares(row["epsilon"], 1e-4, parts)
+        events = [poisson_event(noise[name], 1.0, part.steps) for name, part in parts.items()]
+        spent = epsilon(ComposedDpEvent(events), 1e-4)
         plan = PrivacyPlan(
-            examples=800,
-            batch_size=batch,
-            steps=row["steps"],
-            noise_multiplier=row["noise_multiplier"],
+            examples=800, batch_size=800, steps=1, noise_multiplier=row["noise_multiplier"]
         )
-        assert 0.99 * row["epsilon"] <= plan.epsilon(1e-4) <= row["epsilon"]
+        assert plan.epsilon(1e-4) == pytest.approx(spent, rel=1e-3)
+        assert 0.99 * row["epsilon"] <= spent <= row["epsilon"]
         reading = interpret(plan.event(), 1e-4)
         assert row["true_positive_rate"] == reading.true_positive_rates[0.01]
         assert row["posterior"] == reading.posteriors[0.5]
-        assert row["mu"] == pytest.approx(math.sqrt(row["steps"]) / row["noise_multiplier"])
-        assert row["noise_on_mean"] == row["noise_multiplier"] / batch
+        assert row["mu"] == pytest.approx(1 / row["noise_multiplier"])
+        assert row["noise_on_mean"] == row["noise_multiplier"] / 800
+    assert rows[0]["recipe"] == "statistics"
+    assert rows[1]["recipe"] != "statistics"
+
+
+def test_batches_plan_the_network_for_images():
+    (row,) = call(*TABLE, "--epsilon", "4", "--batch-size", 400, "--json").json
+    assert row["recipe"] == "mlp"
+    assert row["batch_size"] == 400
+    assert row["steps"] == default_steps(800, 400, Mlp(10, 1000, 2).rule(), private=True)
+    plan = PrivacyPlan(
+        examples=800,
+        batch_size=400,
+        steps=row["steps"],
+        noise_multiplier=row["noise_multiplier"],
+    )
+    assert 0.99 * 4 <= plan.epsilon(1e-4) <= 4
+
+
+def test_larger_and_wider_tables_are_rehearsed_smaller_with_noise_that_matters_as_much():
+    """A million rows of 2,000 columns take seconds, and the noise shrinks with the rows."""
+    shape = Shape(1_000_000, 2000, 2)
+    recipe = choose(1_000_000, 2000, 0.01, 1e-7, classes=2)
+    noise = noise_shares(0.01, 1e-7, recipe.parts())
+    found = rehearse_recipe(shape, recipe, noise, 0)
+    assert found.rows == 10_000
+    drowned = rehearse_recipe(shape, recipe, {name: 100 * z for name, z in noise.items()}, 0)
+    assert drowned.high < found.high - 0.05
 
 
 def test_a_group_costs_more_than_one_row(planned):

@@ -6,7 +6,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from dpvd.data import Column, Encoder, Schema, Target
+from dpvd.data import Column, Encoder, Kind, Schema, Source, Target
 from dpvd.runs.rehearsal import SIGNALS, TEST_ROWS, Rehearsal, Shape, made_up
 from dpvd.tabular import TableRecipe, rehearse_table
 
@@ -82,11 +82,11 @@ def _on_table(
 
 def _encoder(shape: Shape, knots: int) -> Encoder:
     columns = tuple(
-        Column(f"x{place}", "numeric", bounds=(-_BOUND, _BOUND), source="public")
+        Column(f"x{place}", Kind.NUMERIC, bounds=(-_BOUND, _BOUND), source=Source.PUBLIC)
         for place in range(shape.features)
     )
     classes = tuple(map(str, range(shape.classes)))
-    schema = Schema(columns=columns, target=Target("y", classes=classes, source="public"))
+    schema = Schema(columns=columns, target=Target("y", classes=classes, source=Source.PUBLIC))
     return Encoder(schema, knots=knots)
 
 

@@ -184,6 +184,7 @@ def rehearse_table(
     multipliers: Mapping[str, float],
     groups: Tensor,
     hats: Tensor,
+    seed: int = 0,
 ) -> TableModel:
     """Learn a made-up table by a recipe, with given noise: there is nobody to protect in it.
 
@@ -195,8 +196,11 @@ def rehearse_table(
         multipliers: noise multiplier of each part of the recipe.
         groups: see `fit_table`.
         hats: see `fit_table`.
+        seed: of the noise.
     """
-    base = PrivacyPlan(examples=len(x), batch_size=len(x), steps=1, noise=NoiseKind.SEEDED, seed=0)
+    base = PrivacyPlan(
+        examples=len(x), batch_size=len(x), steps=1, noise=NoiseKind.SEEDED, seed=seed
+    )
     columns = len(torch.unique(groups))
     plain = _without_hats(hats, x.shape[1])
     model = _model(recipe, x.shape[1], columns, plain, classes, None)
