@@ -243,11 +243,11 @@ BAD_TABLES = {
     "long line": (GOOD + "1" * 20_000_000 + ",north,no\n", (), ["line"]),
     "other target": (GOOD, ("--target", "age"), ["target", "ill"]),
     "network option": (GOOD, ("--epochs", 10), ["--epochs can be chosen for networks"]),
-    "network for images": (GOOD, ("--network", "cnn"), ["--network cnn takes images"]),
+    "network for images": (GOOD, ("--network", "cnn"), ["network cnn takes images"]),
     "hidden units of a line": (
         GOOD,
         ("--network", "linear", "--hidden", 3),
-        ["--hidden units are for the network mlp"],
+        ["hidden units are for the network mlp"],
     ),
     "two tests": (GOOD, ("--test", "x.csv", "--test-fraction", 0.2), ["not both"]),
     "fraction": (GOOD, ("--test-fraction", 1.5), ["--test-fraction must "]),
