@@ -210,19 +210,25 @@ test parts have 114 to 200 rows, simulated models with exact probabilities show 
 
 {_behind(results)}
 
+dpvd less the ridge in AUC, split by split (both have the same rows to train on and to test on):
+
+{markdown_table(("table", "ε", "difference", "splits"), _paired(results))}
+
 - **dpvd**: `dpvd.tabular.fit_table`, its recipe and the number of knots chosen by the number of
   rows, ε and δ alone. Its constants were chosen on splits of the training parts. On the small
   tables these share rows with the test parts of other repeats, and the test parts of all four
-  tables were looked at once before the last of these choices.
+  tables were looked at once before the last of these choices. All four are learnt by linear models:
+  none has signal enough for the network by the rule of `--network auto`.
+- **Pima.** Statistics alone, instead of steps, were tried at ε = 0.5 because made-up tables of this
+  size leaned that way, within the noise. On these 40 splits they had AUC 0.796 ± 0.011, below the
+  ridge, and the rule was put back after that look: the choice at ε = 0.5 is not blind to these
+  splits. dpvd at ε = 1, which the trial did not touch, was measured twice, with new noise: 0.8191,
+  then 0.8156, which stands in the table.
 - **noisy-statistics ridge**: XᵀX and Xᵀy in one release, half the budget each, eigenvalues made
   positive, λ = σ√d, rows of length 1, 5 knots. Its scores, moved to [0, 1], are no calibrated
   probabilities.
 - **diffprivlib** {PEERS["diffprivlib"].requirements[0].split("==")[1]}: the same rows as the ridge,
   `data_norm=1`. It is (ε, 0)-private, which is more than the others promise.
-- Ten splits of a small table leave room for chance. In 40 paired splits (measured once, with
-  `--repeats 40`) dpvd less the ridge was, in AUC at ε 0.5 and 1: German +0.022 ± 0.014 and
-  +0.005 ± 0.011, Pima +0.003 ± 0.010 and -0.009 ± 0.006, breast cancer +0.002 ± 0.002 and
-  +0.002 ± 0.002. So on Pima at ε = 1 the ridge is ahead.
 - **DP-EBM** of interpret-core {PEERS["interpret"].requirements[0].split("==")[1]}: the columns with
   the same bounds; missing numbers as the lower bound.
 
@@ -248,6 +254,21 @@ def _behind(results: list[dict[str, Any]]) -> str:
     if not ahead:
         return "By its mean AUC, dpvd is ahead everywhere."
     return f"By mean AUC, dpvd is behind {', and '.join(ahead)}; it is ahead everywhere else."
+
+
+def _paired(results: list[dict[str, Any]]) -> list[tuple[str, float, str, int]]:
+    """Differences of AUC to the ridge on the same splits, with 95 % intervals."""
+    known = {(e["table"], e["epsilon"], e["system"]): e["auc"] for e in results}
+    rows = []
+    for table in TABLES:
+        for epsilon in EPSILONS:
+            ours = known.get((table, epsilon, "dpvd"), [])
+            other = known.get((table, epsilon, "ridge"), [])
+            if ours and len(ours) == len(other):
+                pairs = zip(ours, other, strict=True)
+                differences = [one - two for one, two in pairs]
+                rows.append((table, epsilon, _interval(differences, 4), len(differences)))
+    return rows
 
 
 def _order(entry: dict[str, Any]) -> tuple[int, float, int]:
