@@ -55,6 +55,8 @@ LARGE_DELTA = (
     "whole examples, which a delta that is not below one over their number allows to be published"
 )
 
+COUNT = "the number of gradients within the clip norm"  # what adaptive clipping releases, too
+
 
 class NoiseKind(StrEnum):
     """Where the privacy noise and the sampling come from."""
@@ -177,8 +179,20 @@ class PrivacyPlan:
         return self._noise_multiplier() > 0
 
     def noise_std(self, sensitivity: float) -> float:
-        """Standard deviation of the noise on the clipped sum, z · Δ."""
-        return self._noise_multiplier() * sensitivity if self.private else 0.0
+        """Standard deviation of the noise on the clipped sum, z · Δ.
+
+        Where a step releases a count beside it (adaptive clipping), z is the larger one that the
+        two then need to cost as much as the plan's: see `Clipping.split_noise`.
+        """
+        if not self.private:
+            return 0.0
+        multiplier, _ = self.clipping.split_noise(self._noise_multiplier())
+        return multiplier * sensitivity
+
+    def count_noise_std(self) -> float:
+        """Standard deviation of the noise on the centred count that adaptive clipping releases."""
+        _, multiplier = self.clipping.split_noise(self._noise_multiplier())
+        return multiplier * self.clipping.count_sensitivity(self.relation)
 
     def bits(self, purpose: str) -> BitSource:
         """A fresh stream of random bits for this purpose ("noise", "sampling")."""
@@ -312,6 +326,7 @@ class PrivacyPlan:
             noise_source=self.bits("noise").description,
             steps=taken,
             noise_multiplier=self._noise_multiplier(),
+            also_released=COUNT if self.clipping.is_adaptive else "",
             public=(self._size_in_words(), *(self.public or ())),
             tuned=self.tuned,
             not_covered=(LARGE_DELTA,) if delta * self.examples >= 1 else (),
@@ -341,9 +356,10 @@ class PrivacyPlan:
         """
         in_unit_interval(delta=delta)
         if epsilon == math.inf:
-            return replace(
-                self, noise_multiplier=0.0, clipping=replace(self.clipping, mode=ClippingMode.NONE)
+            unbounded = Clipping(
+                ClippingMode.NONE, self.clipping.clip_norm, self.clipping.stability
             )
+            return replace(self, noise_multiplier=0.0, clipping=unbounded)
         positive(epsilon=epsilon)
         multiplier = noise_multiplier_for(
             epsilon,

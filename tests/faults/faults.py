@@ -7,6 +7,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 """
 
 from tests.faults import (
+    clipping_faults,
     contract_faults,
     estimator_faults,
     isolation_faults,
@@ -269,6 +270,7 @@ FAULTS = [
         {"clipping = self.clipper.clipping": "clipping = self.plan.clipping"},
         "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
+    *clipping_faults.FAULTS,
     *contract_faults.FAULTS,
     *estimator_faults.FAULTS,
     *isolation_faults.FAULTS,

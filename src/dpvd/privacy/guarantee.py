@@ -65,6 +65,8 @@ class Guarantee:
     """Noise multiplier and number of steps, where not all steps have the same noise."""
     undeclared: tuple[str, ...] = ()
     """What only the holder of the data knows, and did not say."""
+    also_released: str = ""
+    """What steps release beside the gradient, covered by the same noise multiplier; or nothing."""
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -75,6 +77,9 @@ class Guarantee:
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
         object.__setattr__(self, "unit", phrase(self.unit, "unit"))
+        if self.also_released:
+            released = phrase(self.also_released, "also_released")
+            object.__setattr__(self, "also_released", released)
         for name in ("public", "tuned", "seen", "not_covered", "undeclared"):
             entries = getattr(self, name)
             if entries is not None:
@@ -131,6 +136,12 @@ class Guarantee:
         )
 
     def _noise_size(self) -> str:
+        size = self._multipliers()
+        if self.also_released:
+            return f"{size}, for the gradient and {self.also_released} together,"
+        return size
+
+    def _multipliers(self) -> str:
         if not self.noise_by_steps:
             return f"multiplier {_round(self.noise_multiplier, ROUND_FLOOR)}"
         parts = [
@@ -154,6 +165,8 @@ class Guarantee:
             noise_by_steps=[list(pair) for pair in self.noise_by_steps],
             sentence=self.sentence(),
         )
+        if not self.also_released:
+            del plain["also_released"]
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in plain.items()

@@ -289,6 +289,13 @@ def _mechanism(record: RunRecord) -> str:
     clipping = plan.get("clipping") or {}
     norm = clipping.get("clip_norm")
     bound = f" to norm {plain(norm)}" if is_finite_number(norm) else ""
+    if clipping.get("mode") == "adaptive":
+        return (
+            "Gaussian mechanism on sums of gradients and on the number of gradients within the clip"
+            f" norm, which starts at {plain(norm)} and follows a quantile of their norms"
+            f" ({plain(clipping.get('quantile'))}); both are one release, with standard deviation"
+            f" {noise:.6g} times the sensitivity."
+        )
     return (
         f"Gaussian mechanism on sums of gradients, clipped{bound}"
         f" ({clipping.get('mode', 'mode not recorded')}); standard deviation {noise:.6g} times the"

@@ -13,6 +13,7 @@ from dpvd.errors import (
     Choice,
     DpvdError,
     OptionalChoice,
+    in_unit_interval,
     non_negative,
     phrase,
     phrases,
@@ -100,6 +101,14 @@ class RunOptions:
     clip_norm: Annotated[
         float | None,
         Setting("Clipping norm C. Default: 1.", Group.PRIVACY, _moderate),
+    ] = None
+    clip_quantile: Annotated[
+        float | None,
+        Setting(
+            "Share of the gradients that --clipping adaptive leaves unclipped. Default: 0.5.",
+            Group.PRIVACY,
+            in_unit_interval,
+        ),
     ] = None
     unit: Annotated[
         str | None,
@@ -260,6 +269,7 @@ class RunOptions:
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
         self._check_optimizer()
+        self._check_adaptive()
         if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
@@ -277,6 +287,16 @@ class RunOptions:
         if self.learning_rate is None:
             raise DpvdError(
                 f"optimizer {self.optimizer} needs --learning-rate: the recipe's is for sgd"
+            )
+
+    def _check_adaptive(self) -> None:
+        is_adaptive = self.clipping is ClippingMode.ADAPTIVE
+        if self.clip_quantile is not None and not is_adaptive:
+            raise DpvdError("clip_quantile is of adaptive clipping: give --clipping adaptive, too")
+        if is_adaptive and self.learning_rate is None:
+            raise DpvdError(
+                "clipping adaptive needs --learning-rate: the recipe's is for a clip norm that is"
+                " known beforehand"
             )
 
     @classmethod

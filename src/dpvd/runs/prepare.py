@@ -132,7 +132,9 @@ def _clipping(options: RunOptions) -> Clipping:
     clipping = default_clipping()
     mode = clipping.mode if options.clipping is None else options.clipping
     clip_norm = clipping.clip_norm if options.clip_norm is None else options.clip_norm
-    return Clipping(mode, clip_norm)
+    if options.clip_quantile is None:
+        return Clipping(mode, clip_norm)
+    return Clipping(mode, clip_norm, quantile=options.clip_quantile)
 
 
 def _recipe(options: RunOptions, plan: PrivacyPlan, rule: NetworkRule) -> Recipe:

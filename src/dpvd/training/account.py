@@ -264,6 +264,9 @@ class Account:
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
             noise_by_steps=_noise_by_steps(plans),
+            also_released="; ".join(
+                _distinct(one.also_released for one in every if one.also_released)
+            ),
             sampling=_sampling_words(plans),
             noise_source=(seeded or [own.noise_source])[0],
             tuned=_joined([plan.tuned for plan, _ in plans]),

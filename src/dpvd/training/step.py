@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from enum import StrEnum
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
 from dpvd.grads import (
+    ClippedGradients,
     GradientClipper,
     Grouping,
     Isolation,
@@ -41,6 +43,7 @@ from dpvd.training.checks import (
     check_steps_on_gradients,
     check_tied,
 )
+from dpvd.training.quantile import QuantileCount
 from dpvd.training.update import Update, check_parameters, tell_noise
 
 __all__ = ["Earlier", "PrivateStep"]
@@ -142,6 +145,8 @@ class PrivateStep:
                 "the model is in eval mode: dropout is off, and so it will be trained; call"
                 " model.train()"
             )
+        is_adaptive = plan.private and plan.clipping.is_adaptive
+        self._quantile = QuantileCount(plan) if is_adaptive else None
         self._ledger = ledger
         self._taken = 0  # steps of this object
         self._prepaid = 0
@@ -191,14 +196,18 @@ class PrivateStep:
         self._tie_scale(noise.std)
         try:
             self.update.begin(grouping.parameters)
+            self._begin_count()
             for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
                 self.update.add(part)
+                self._count(part)
                 del part  # free its memory before the next one is made
             kl_by_name = self._kl_gradients()
             self._charge(draw)
             self.update.release(noise, self._noise, kl_by_name)
+            self._adapt_clip_norm()
         except BaseException as problem:
             self.update.discard()  # no sum without noise stays in memory
+            self._begin_count()
             if isinstance(problem, NotIsolated) and self._taken:
                 self._account.note_not_covered(
                     "the steps before a check that found examples not isolated"
@@ -213,6 +222,21 @@ class PrivateStep:
         sensitivity = clipping.sensitivity(self.plan.relation, grouping.count)
         entries = sum(parameter.numel() for parameter in grouping.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
+
+    # Adaptive clipping; nothing happens here under any other.
+
+    def _begin_count(self) -> None:
+        if self._quantile is not None:
+            self._quantile.begin()
+
+    def _count(self, part: ClippedGradients) -> None:
+        if self._quantile is not None:
+            self._quantile.add(part)
+
+    def _adapt_clip_norm(self) -> None:
+        """Clip the next step's gradients to the norm that the noisy count of this step gives."""
+        if self._quantile is not None:
+            self.clipper.clipping = self._quantile.release(self.clipper.clipping, self._noise)
 
     # What is bound to this object, and may be looked at.
 
@@ -244,6 +268,11 @@ class PrivateStep:
     @property
     def ledger(self) -> Ledger | None:
         return self._ledger
+
+    @property
+    def clip_norm(self) -> float:
+        """The clip norm of the next step; under adaptive clipping it changes, by private counts."""
+        return self.clipper.clipping.clip_norm
 
     @property
     def taken(self) -> int:
@@ -298,6 +327,7 @@ class PrivateStep:
             "account": self._account.to_dict(),
             "taken": self._taken,
             "noise_position": position,
+            "clip_norm": self.clip_norm,
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -312,6 +342,8 @@ class PrivateStep:
         self._taken = int(state["taken"])
         if isinstance(self._noise, SeededBits) and state["noise_position"] is not None:
             self._noise.position = state["noise_position"]
+        if self._quantile is not None:
+            self.clipper.clipping = replace(self.clipper.clipping, clip_norm=state["clip_norm"])
         self._catch_up()
         self.accept_weights()
 

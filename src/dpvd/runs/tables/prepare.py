@@ -30,6 +30,7 @@ _OF_NETWORKS = (
     "sampling",
     "clipping",
     "clip_norm",
+    "clip_quantile",
     "batch_size",
     "epochs",
     "learning_rate",
