@@ -78,7 +78,7 @@ def test_mode_dtype_and_frozen_layers_are_kept() -> None:
     model = mlp().double().eval()
     model[0].requires_grad_(False)
     model[2].bias.requires_grad_(False)
-    converted = dn.variational(model)
+    converted = dn.variational(model, frozen=True)
     assert {p.dtype for p in converted.parameters()} == {torch.float64}
     assert not any(module.training for module in converted.modules())
     frozen = {name for name, p in converted.named_parameters() if not p.requires_grad}
@@ -274,3 +274,49 @@ def test_a_converted_model_copies_pickles_and_loads_a_dense_checkpoint() -> None
     converted.load_state_dict(dense.state_dict())
     x = torch.ones(2, 4)
     assert torch.equal(converted.eval()(x), dense(x))
+
+
+def test_only_layers_whose_names_fit_are_converted() -> None:
+    model = nn.ModuleDict(
+        {"body": nn.Linear(4, 4), "lora_A": nn.ModuleDict({"x": nn.Linear(4, 2)}), "head": mlp()}
+    )
+    chosen = {
+        "lora": ("lora_A.x",),
+        ("lora", r"head\.2$"): ("lora_A.x", "head.2"),
+        r"^(?!head)": ("body", "lora_A.x"),
+    }
+    for only, names in chosen.items():
+        conversion = dn.variational(model, only=only).conversion
+        assert conversion.converted == names
+        assert len(conversion.left) == 4 - len(names)
+
+
+def test_frozen_layers_are_left_unless_asked_for() -> None:
+    model = nn.Sequential(nn.Embedding(9, 4), nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2))
+    model[:3].requires_grad_(False)
+    model[1].bias.requires_grad_(True)  # a bias has no noise: the layer's weight is what counts
+    conversion = dn.variational(model).conversion
+    assert conversion.converted == ("3",)
+    assert str(conversion) == (
+        "converted to AdditiveLinear: 3; left as they are: 1 (Linear); frozen, and left:"
+        " 1 Embedding, 1 LayerNorm"
+    )
+    every = dn.variational(model, frozen=True)
+    assert set(every.conversion.converted) == {"0", "1", "3"}
+    assert not every[1].log_sigma2.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"only": "loar"}, "only='loar' fits none of the layers that can be converted: 0, 2"),
+        ({"only": "*.lora"}, r"regular expression.*any text is '\.\*', not '\*'"),
+        ({"only": [3]}, "regular expression"),
+        ({"only": "0"}, r"all layers that could be converted are frozen: 0\. frozen=True"),
+    ],
+)
+def test_patterns_that_fit_nothing_are_refused(options: dict, words: str) -> None:
+    model = mlp()
+    model[0].requires_grad_(False)
+    with pytest.raises(DpvdError, match=words):
+        dn.variational(model, **options)

@@ -1,11 +1,13 @@
 """Metrics of a trained model, against cases computed by hand."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+from dpvd.errors import DpvdError
 from dpvd.nn import variational
 from dpvd.runs import metrics, predict_dist
 
@@ -100,3 +102,47 @@ def test_histograms_count_every_weight_within_the_range():
     (histogram,) = metrics.alpha_histograms(model).values()
     assert len(histogram["edges"]) == len(histogram["counts"]) + 1 == 33
     assert sum(histogram["counts"]) == 12
+
+
+class Keywords(nn.Module):
+    """Called as models of transformers are, and returning what they return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, *, values, mask):
+        return SimpleNamespace(logits=self.head(values * mask), loss=None)
+
+
+def test_a_model_may_be_called_with_keywords_and_return_an_object():
+    x = torch.randn(5000, 4, generator=torch.Generator().manual_seed(0))
+    model = variational(Keywords(), "gaussian", rate=0.5)
+    mean, spread = predict_dist(model, {"values": x, "mask": torch.ones(5000, 1)}, samples=8)
+    same, _ = predict_dist(model.head, x, samples=8)
+    assert torch.equal(mean, same)
+    assert mean.shape == spread.shape == (5000, 3)
+    assert spread.min() > 0
+
+
+@pytest.mark.parametrize(
+    ("inputs", "words"),
+    [
+        ({"values": torch.ones(3, 4), "mask": torch.ones(2, 1)}, "{'values': 3, 'mask': 2}"),
+        ({"values": torch.ones(3, 4), "mask": None}, "'mask': None"),
+        ({}, "numbers of examples are {}"),
+    ],
+)
+def test_inputs_of_other_kinds_are_refused(inputs, words):
+    with pytest.raises(DpvdError, match=words):
+        predict_dist(Keywords(), inputs)
+
+
+def test_a_model_without_logits_is_refused():
+    with pytest.raises(DpvdError, match="Identity returned SimpleNamespace"):
+        predict_dist(Identity(), torch.ones(3, 4))
+
+
+class Identity(nn.Module):
+    def forward(self, x):
+        return SimpleNamespace(hidden=x)

@@ -1,6 +1,7 @@
 """Metrics of a trained model: accuracy and calibration on test data, what it has pruned."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from dpvd.errors import DpvdError
 from dpvd.nn import VariationalLayer, log_alpha, noise_from, sampling, sparsity
 
 __all__ = [
@@ -35,34 +37,73 @@ NOT_MEASURED: dict[str, Any] = {
 
 @torch.no_grad()
 def predict_dist(
-    model: nn.Module, x: Tensor, *, samples: int = 32, generator: torch.Generator | None = None
+    model: nn.Module,
+    x: Tensor | Mapping[str, Tensor],
+    *,
+    samples: int = 32,
+    generator: torch.Generator | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Class probabilities under the posterior, and how much they vary between weight samples.
 
     Args:
-        model: any classifier; one without variational layers gives its plain probabilities and no
-            spread.
-        x: inputs.
+        model: any classifier that returns logits [n, classes], or an object that has them as
+            ``logits``, as Hugging Face's do; one without variational layers gives its plain
+            probabilities and no spread.
+        x: inputs, the examples along the first dimension; a mapping, such as a tokenizer's result,
+            is passed by keywords.
         samples: weight samples to average over.
         generator: where the weight samples come from.
 
     Returns:
         Mean probabilities [n, classes] and their standard deviation over weight samples [n,
         classes].
+
+    Raises:
+        DpvdError: if the model returns something else, or the inputs are not tensors of one length.
     """
+    inputs = {"": x} if isinstance(x, Tensor) else dict(x)
+    _check_inputs(inputs)
     model.eval()
     is_random = any(isinstance(module, VariationalLayer) for module in model.modules())
     draws = samples if is_random else 1
     source = torch.Generator().manual_seed(0) if generator is None else generator
     means = []
     spreads = []
-    for part in torch.split(x, CHUNK):
+    length = len(next(iter(inputs.values())))
+    for begin in range(0, max(1, length), CHUNK):
+        part = {name: tensor[begin : begin + CHUNK] for name, tensor in inputs.items()}
         with sampling(is_random), noise_from(source):
             # [draws, rows of the part, classes]
-            probabilities = torch.stack([model(part).softmax(1) for _ in range(draws)])
+            probabilities = torch.stack([_logits(model, part).softmax(1) for _ in range(draws)])
         means.append(probabilities.mean(0))
         spreads.append(probabilities.std(0, correction=0))
     return torch.cat(means), torch.cat(spreads)
+
+
+def _check_inputs(inputs: Mapping[str, Tensor]) -> None:
+    """Raise unless there are tensors, all with as many examples."""
+    lengths = {
+        name: len(tensor) if isinstance(tensor, Tensor) and tensor.dim() else None
+        for name, tensor in inputs.items()
+    }
+    if not lengths or None in lengths.values() or len(set(lengths.values())) > 1:
+        raise DpvdError(
+            "inputs must be a tensor, or tensors by name, with the examples along the first "
+            f"dimension; the numbers of examples are {lengths}"
+        )
+
+
+def _logits(model: nn.Module, part: Mapping[str, Tensor]) -> Tensor:
+    """What a model says of some rows; inputs without a name are given by position."""
+    found = model(part[""]) if "" in part else model(**part)
+    logits = found if isinstance(found, Tensor) else getattr(found, "logits", None)
+    if not isinstance(logits, Tensor) or logits.dim() != 2:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(found).__name__
+        raise DpvdError(
+            "predict_dist needs a classifier that returns logits [n, classes], or an object with "
+            f"them as .logits; {type(model).__name__} returned {shape}"
+        )
+    return logits
 
 
 @torch.no_grad()
