@@ -6,6 +6,7 @@ __all__ = ["FAULTS"]
 
 CLIPPING, REPRESENT = "grads/clipping.py", "grads/factored/represent.py"
 TESTS = "tests/grads/test_contracts.py::"
+FORMS, HALF = "tests/grads/test_forms.py::", "tests/grads/test_half_precision.py::"
 
 FAULTS = [
     Fault(
@@ -50,5 +51,36 @@ FAULTS = [
         "grads/clipper.py",
         {"if grouping is None or grouping is not self._grouping:": "if True:"},
         "tests/training/test_step.py::test_a_step_looks_at_the_modules_once",
+    ),
+    Fault(
+        "inner products of two halves counted once",
+        "grads/per_example.py",
+        {"return square + 2 * rectangle + rest": "return square + rectangle + rest"},
+        FORMS
+        + "test_norms_and_sums_are_those_of_the_gradients[dense, many positions-gram-1048576]",
+    ),
+    Fault(
+        "gradients that are formed twice, by two kernels, and measured as if their bits were equal",
+        REPRESENT,
+        {"return Norms((length + error).square(), sizes)": "return Norms(length.square(), sizes)"},
+        "tests/grads/test_rounding.py::test_a_gradient_that_cancels_is_not_taken_for_none",
+    ),
+    Fault(
+        "a convolution's sum of gradients that were not clipped",
+        REPRESENT,
+        {"in_full(term.x[part]), own)": "in_full(term.x[part]), torch.ones_like(own))"},
+        FORMS + "test_norms_and_sums_are_those_of_the_gradients[convolution-formed-1048576]",
+    ),
+    Fault(
+        "norms in half precision",
+        "grads/factored/rule.py",
+        {"        return values.float()\n": "        return values\n"},
+        HALF + "test_norms_bound_what_is_added_up[rank one-0-1048576]",
+    ),
+    Fault(
+        "gradients kept beyond the allowance",
+        "grads/per_example.py",
+        {"if nbytes > self.room:": "if False:"},
+        FORMS + "test_one_allowance_is_for_all_parameters",
     ),
 ]

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 from dpvd.grads import Clipping, Engine, GradientClipper
-from dpvd.grads.factored.represent import Gram, Materialised, RankOne, Recomputed
+from dpvd.grads.factored.represent import Formed, Gram, Materialised, RankOne, Recomputed
 from dpvd.grads.factored.rule import Outer
-from dpvd.grads.per_example import InnerProducts
+from dpvd.grads.per_example import Allowance, InnerProducts
 from dpvd.nn import noise_from
 
 from .conformance import assert_sums_do_not_read_parameters
@@ -47,10 +47,11 @@ def representations(left, right, scale):
         "RankOne with a scale": (RankOne([Outer(left, right, scale)]), [left, right, product]),
         "RankOne of two": (RankOne(several), [left, right, product]),
         "Gram": (Gram(Outer(long_left, long_right)), [long_left, long_right]),
+        "Formed": (Formed(Outer(long_left, long_right)), [long_left, long_right]),
         "Materialised": (Materialised(product), [product]),
         "Materialised with a scale": (Materialised(product, scale), [product]),
         "Recomputed": (
-            Recomputed.of(Outer(long_left, long_right, scale)),
+            Recomputed.of([Outer(long_left, long_right, scale)], Allowance()),
             [3 * product],
         ),
     }

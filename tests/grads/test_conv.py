@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 from torch import nn
 
 import dpvd.nn as dn
-from dpvd.grads.factored.represent import gram_is_cheaper
-from dpvd.grads.factored.rule import Outer
 from tests.grads.conformance import assert_rule_equals_oracle, normal, randomised
 
 # torch says, once in a process, that padding an even kernel on both sides copies the input.
@@ -111,15 +109,6 @@ def test_noisy_convolution(case, noise, pruned, count, mode, seed):
     assert_rule_equals_oracle(model, normal((count, *shape), generator), mode=mode)
 
 
-@pytest.mark.parametrize(("groups", "kept_as_factors"), [(1, True), (4, False)])
-def test_the_cheaper_form_is_chosen_from_the_shapes(groups, kept_as_factors, generator):
-    """Four positions, 4²(8 + 12) = 320: less than 8·8·12 = 768 in one block; 4²(2 + 3) = 80 is more
-    than 8·2·3 = 48.
-    """
-    term = Outer(normal((2, 4, 8), generator), normal((2, 4, 12), generator), groups=groups)
-    assert gram_is_cheaper(term) is kept_as_factors
-
-
 @pytest.mark.parametrize("size", [3, 8])
 def test_a_network_of_convolutions(size, generator):
     """The last layer has few positions and many weights (Gram form), the first the other way
@@ -169,7 +158,7 @@ def test_a_non_finite_example_contributes_nothing(generator):
 
 def test_a_large_batch_is_unfolded_in_pieces(generator, monkeypatch):
     """Several pieces, the last of them shorter: the gradients are those of the whole."""
-    monkeypatch.setattr("dpvd.grads.factored.rules.conv.UNFOLDED_ENTRIES", 100)
+    monkeypatch.setattr("dpvd.grads.factored.represent.CACHED_ENTRIES", 100)
     model = nn.Sequential(nn.Conv2d(2, 3, 3, padding=1), nn.Flatten()).double()
     x = torch.randn(7, 2, 5, 5, generator=generator, dtype=torch.float64)
     assert_rule_equals_oracle(model, x)

@@ -10,7 +10,7 @@ from dpvd.grads.clipping import ClippingMode, Grouping, Jacobian
 from dpvd.grads.factored import find_units
 from dpvd.grads.factored.represent import Materialised, RankOne, Recomputed
 from dpvd.grads.factored.rule import Deferred, Outer
-from dpvd.grads.per_example import clip
+from dpvd.grads.per_example import Allowance, clip
 
 NOISE = 0.5  # what is already in a sum when gradients are added to it
 
@@ -70,8 +70,8 @@ def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
     found = {
         "materialised": Materialised(torch.full((4, 2, 2), value), scale),
         "rank one": RankOne([Outer(root, root, scale)]),
-        "recomputed": Recomputed(
-            Deferred(4, lambda some: torch.full((4, 2, 2), value)[some], scale)
+        "recomputed": Recomputed.of(
+            [Deferred(4, lambda some: torch.full((4, 2, 2), value)[some], scale)], Allowance()
         ),
     }[form]
     model = nn.Linear(2, 2, bias=False)

@@ -6,7 +6,7 @@ import torch
 from dpvd.grads.factored import represent as module
 from dpvd.grads.factored.represent import Materialised, Recomputed, represent
 from dpvd.grads.factored.rule import Deferred, Direct, Outer
-from dpvd.grads.per_example import InnerProducts, PerExample
+from dpvd.grads.per_example import Allowance, InnerProducts, PerExample
 
 COUNT, OUT, IN = 7, 3, 4
 
@@ -53,7 +53,7 @@ def test_a_few_are_computed_at_a_time_and_some_are_saved(kept, term, generator, 
     bit.
     """
     monkeypatch.setattr(module, "CHUNK_ENTRIES", 2 * OUT * IN)
-    monkeypatch.setattr(module, "SAVED_ENTRIES", kept * OUT * IN)
+    allowance = Allowance(kept * OUT * IN * 8)
     formed: list[int] = []
 
     def form(examples):
@@ -61,7 +61,7 @@ def test_a_few_are_computed_at_a_time_and_some_are_saved(kept, term, generator, 
         return Outer(term.left[examples], term.right[examples]).materialised()
 
     weights = torch.rand(COUNT, generator=generator).double()
-    again = Recomputed(Deferred(COUNT, form, term.scale))
+    again = Recomputed.of([Deferred(COUNT, form, term.scale)], allowance)
     without = summed(again, weights)
     formed.clear()
     again.norms(InnerProducts())

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dpvd.grads.factored.represent import Gram, RankOne
+from dpvd.grads.factored.represent import Formed, Gram, RankOne
 from dpvd.grads.factored.rule import Outer
 from dpvd.grads.per_example import InnerProducts
 
@@ -64,3 +64,25 @@ def test_norms_of_sequences(width, positions, entries):
     make = ENTRIES[entries]
     term = Outer(make(3, positions, 5), make(3, positions, width))
     assert_not_too_short(Gram(term).norms(InnerProducts()).squared, term)
+
+
+@pytest.mark.parametrize("entries", ENTRIES)
+@pytest.mark.parametrize("positions", [2, 28, 200, 3000])
+def test_norms_of_gradients_that_are_formed_and_forgotten(positions, entries):
+    """Positions are what is added up here."""
+    make = ENTRIES[entries]
+    term = Outer(make(3, 5, positions).mT, make(3, 4, positions).mT)
+    assert_not_too_short(Formed(term).norms(InnerProducts()).squared, term)
+
+
+def test_a_gradient_that_cancels_is_not_taken_for_none():
+    """What is left of 4000 products that cancel is rounding: no less than what the sum may hold."""
+    generator = torch.Generator().manual_seed(0)
+    left = torch.randn(1, 2000, 5, generator=generator)
+    right = torch.randn(1, 2000, 4, generator=generator)
+    term = Outer(torch.cat([left, -left], 1), torch.cat([right, right], 1))
+    total = torch.zeros(5, 4)
+    for form in (Formed, Gram):
+        form(term).add_sum(torch.ones(1), total.zero_())
+        length = form(term).norms(InnerProducts()).squared.sqrt()
+        assert length >= total.double().norm()

@@ -64,6 +64,7 @@ def clipped_grad(
     clipping: Clipping,
     engine: Engine | str = Engine.AUTO,
     micro_batch: int | None = None,
+    kept_mb: float = 64.0,
     isolation: Isolation | str = Isolation.CHECKED,
 ) -> ClippedSum:
     """The sum over the batch of clipped per-example gradients, Σ_i clip(∇ loss_i).
@@ -86,6 +87,9 @@ def clipped_grad(
         micro_batch: at most this many examples go through the model at once, to limit memory; None
             takes the batch as a whole. The result is the same, up to rounding and to the layers'
             own noise, which is drawn for each example in either case.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept in memory between
+            their norms and their sum, beside the layers' inputs and output gradients; what does not
+            fit is computed again. The result is the same, up to rounding.
         isolation: whether it is tried out that examples do not interact, or each gradient is formed
             alone.
 
@@ -99,6 +103,7 @@ def clipped_grad(
         clipping=clipping,
         engine=engine,
         micro_batch=micro_batch,
+        kept_mb=kept_mb,
         isolation=isolation,
     )
     grouping = clipper.current_grouping()

@@ -5,16 +5,17 @@ import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from enum import StrEnum
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from dpvd.errors import DpvdError, choice, positive_int
+from dpvd.errors import DpvdError, choice, non_negative, positive_int
 from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, micro_batches, rows
 from dpvd.grads.clipping import Clipping, Grouping
 from dpvd.grads.engines import ENGINES, Engine
-from dpvd.grads.factored import CannotFactor, find_units
+from dpvd.grads.factored import CannotFactor, factored, find_units
 from dpvd.grads.isolation import (
     BufferWatch,
     StructureWatch,
@@ -65,16 +66,18 @@ class GradientClipper:
         engine: Engine | str = Engine.AUTO,
         micro_batch: int | None = None,
         isolation: Isolation | str = Isolation.CHECKED,
+        kept_mb: float = 64.0,
     ) -> None:
         if micro_batch is not None:
             positive_int(micro_batch=micro_batch)
+        non_negative(kept_mb=kept_mb)
         self.model = model
         self.loss_fn = loss_fn
         self.clipping = clipping
         self.micro_batch = micro_batch
         requested = choice(engine, Engine, "engine")
         self._engines = _EngineChoice(
-            requested, choice(isolation, Isolation, "isolation"), micro_batch
+            requested, choice(isolation, Isolation, "isolation"), micro_batch, int(kept_mb * 1e6)
         )
         self._watch: StructureWatch | None = None
         self._grouping: Grouping | None = None
@@ -160,7 +163,9 @@ class _EngineChoice:
     does not depend on the data.
     """
 
-    def __init__(self, requested: Engine, isolation: Isolation, micro_batch: int | None) -> None:
+    def __init__(
+        self, requested: Engine, isolation: Isolation, micro_batch: int | None, kept_bytes: int
+    ) -> None:
         if isolation is Isolation.VMAP and requested is Engine.FACTORED:
             raise DpvdError(
                 "isolation='vmap' forms each example's gradient alone, which engine='factored' does"
@@ -169,6 +174,7 @@ class _EngineChoice:
         self._requested = requested
         self._isolation = isolation
         self._micro_batch = micro_batch
+        self._kept_bytes = kept_bytes
         self._choices = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
         self._batches = 0
         self._checked = 0
@@ -217,6 +223,8 @@ class _EngineChoice:
         """
         subject = self._subject
         engine = ENGINES[self._engine]
+        if self._engine is Engine.FACTORED:
+            engine = partial(factored, kept_bytes=self._kept_bytes)
         before = self._buffers.now()
         try:
             found = engine(subject.model, subject.loss_fn, part, clipping, subject.grouping)

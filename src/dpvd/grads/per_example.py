@@ -14,6 +14,8 @@ from dpvd.nn.sum_of_squares import row_squares
 
 __all__ = [
     "GRAM_CHUNK",
+    "KEPT_BYTES",
+    "Allowance",
     "ClippedGradients",
     "InnerProducts",
     "Norms",
@@ -21,12 +23,16 @@ __all__ = [
     "additions",
     "blocks",
     "clip",
+    "identity",
     "largest_size",
     "product",
     "rounded_up",
 ]
 
+SHORTEST_HALVED = 32  # positions: products of fewer rows are not faster
 GRAM_CHUNK = 128  # largest chunk of an inner product; bounds its rounding error
+KEPT_BYTES = 64_000_000  # of per-example gradients that are kept, if nothing else is said
+REMEMBERED_ENTRIES = 1 << 21  # 8 MB in float32: inner products that another parameter may need
 
 
 class Norms(NamedTuple):
@@ -43,29 +49,119 @@ class Norms(NamedTuple):
     sizes: tuple[Tensor, ...]
 
 
+class Allowance:
+    """How much of a batch's per-example gradients may still be kept until they are added up.
+
+    Inputs of layers and gradients at their outputs are kept anyway: what is more than that is taken
+    from here, and what it has no room for is computed again.
+
+    Args:
+        nbytes: in all.
+    """
+
+    def __init__(self, nbytes: int = KEPT_BYTES) -> None:
+        self.room = nbytes
+
+    def take(self, nbytes: int) -> bool:
+        """Whether this much may be kept; if so, it is taken from the room that is left."""
+        if nbytes > self.room:
+            return False
+        self.room -= nbytes
+        return True
+
+    def charge(self, nbytes: int) -> None:
+        """What is kept in any case leaves less room for the rest."""
+        self.room -= nbytes
+
+
+def identity(factor: Tensor) -> object:
+    """The same for two tensors that are one place in memory, seen alike."""
+    place = factor.data_ptr()
+    return place, factor.dtype, tuple(factor.shape), factor.stride()
+
+
+class GramMatrix(NamedTuple):
+    """The inner products x_s · x_t of T positions of each example, block by block.
+
+    They are symmetric. With the positions in two halves, the square of the first and the rectangle
+    below it are computed together, then the square of the second: three quarters of the products.
+
+    Attributes:
+        first: [B, G, T, h], of all positions with those of the first half.
+        second: [B, G, T - h, T - h].
+    """
+
+    first: Tensor
+    second: Tensor
+
+    @classmethod
+    def of(cls, rows: Tensor) -> "GramMatrix":
+        """Of positions [B, G, T, d], in full precision."""
+        half = (rows.shape[2] + 1) // 2
+        if rows.shape[2] < SHORTEST_HALVED:
+            half = rows.shape[2]
+        upper = rows[:, :, :half]
+        lower = rows[:, :, half:]
+        first = product(rows, upper.mT, GRAM_CHUNK)
+        second = product(lower, lower.mT, GRAM_CHUNK)
+        return cls(first, second)
+
+    def diagonal(self) -> Tensor:
+        """[B, G, T]: squares."""
+        first = self.first.diagonal(dim1=2, dim2=3)
+        if not self.second.numel():
+            return first
+        return torch.cat([first, self.second.diagonal(dim1=2, dim2=3)], dim=2)
+
+    def inner(self, other: "GramMatrix") -> Tensor:
+        """[B]: the sum of the products of all entries with another's."""
+        products = self.first * other.first
+        if not self.second.numel():
+            return products.sum((1, 2, 3))
+        half = self.first.shape[3]
+        square = products[:, :, :half].sum((1, 2, 3))
+        rectangle = products[:, :, half:].sum((1, 2, 3))
+        rest = (self.second * other.second).sum((1, 2, 3))
+        return square + 2 * rectangle + rest
+
+    def numel(self) -> int:
+        return self.first.numel() + self.second.numel()
+
+
 class InnerProducts:
     """Inner products of factors, computed once for each: parameters of a layer share factors."""
 
     def __init__(self) -> None:
-        # By id and kind. The factor is saved too, so that its id stays its own.
-        self._known: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+        # By identity and kind. The factor is saved too, so that its place in memory stays its own.
+        self._squares: dict[object, tuple[Tensor, Tensor]] = {}
+        self._grams: dict[object, tuple[Tensor, GramMatrix]] = {}
 
     def squares(self, rows: Tensor) -> Tensor:
         """[B]: Σ_j x_ij² of the rows of a matrix [B, d]."""
-        key = (id(rows), 0)
-        if key not in self._known:
+        key = identity(rows)
+        if key not in self._squares:
             found = row_squares(rows)
-            self._known[key] = (rows, found)
-        return self._known[key][1]
+            self._squares[key] = (rows, found)
+        return self._squares[key][1]
 
-    def gram(self, factor: Tensor, groups: int) -> Tensor:
-        """[B, G, T, T]: x_s · x_t for all positions of a factor [B, T, d], block by block."""
-        key = (id(factor), groups)
-        if key not in self._known:
-            rows = blocks(factor, groups)  # [B, G, T, d / G]
-            found = product(rows, rows.mT, GRAM_CHUNK)
-            self._known[key] = (factor, found)
-        return self._known[key][1]
+    def gram(self, factor: Tensor, groups: int) -> GramMatrix:
+        """Of all positions of a factor [B, T, d], block by block.
+
+        Those of the last few factors are remembered, as many as `REMEMBERED_ENTRIES` hold.
+        """
+        key = (identity(factor), groups)
+        if key not in self._grams:
+            full = torch.promote_types(factor.dtype, torch.float32)
+            rows = blocks(factor.to(full), groups)  # [B, G, T, d / G]
+            found = GramMatrix.of(rows)
+            while self._grams and self._remembered() + found.numel() > REMEMBERED_ENTRIES:
+                oldest = next(iter(self._grams))
+                del self._grams[oldest]
+            self._grams[key] = (factor, found)
+        return self._grams[key][1]
+
+    def _remembered(self) -> int:
+        return sum(found.numel() for _, found in self._grams.values())
 
 
 class PerExample(Protocol):
@@ -161,6 +257,7 @@ def clip(
         jacobian: what gradients of scale parameters were divided by.
     """
     losses = losses.detach()
+    losses = losses.to(torch.promote_types(losses.dtype, torch.float32))
     products = InnerProducts()
     columns: list[Tensor | None] = [None] * grouping.count
     sizes: dict[int, Tensor] = {}  # by identity: parameters of a layer share factors

@@ -96,6 +96,8 @@ class PrivateStep:
             takes batches as a whole. The noise is added once for the whole batch in either case:
             the guarantee does not know of it.
         isolation: how it is made sure that no example reaches another's gradient.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept in memory between
+            their norms and their sum; what does not fit is computed again.
         batches: where batches come from.
         earlier: what to make of private steps that the model remembers from before.
 
@@ -117,6 +119,7 @@ class PrivateStep:
         noise: BitSource | None = None,
         micro_batch: int | None = None,
         isolation: Isolation | str = Isolation.CHECKED,
+        kept_mb: float = 64.0,
         batches: BatchOrigin | str = BatchOrigin.PLANNED,
         earlier: Earlier | str = Earlier.CHARGED,
     ) -> None:
@@ -133,7 +136,12 @@ class PrivateStep:
         self._optimizer = optimizer
         self.kl_weight = kl_weight
         self.clipper = GradientClipper(
-            model, loss_fn, clipping=plan.clipping, micro_batch=micro_batch, isolation=isolation
+            model,
+            loss_fn,
+            clipping=plan.clipping,
+            micro_batch=micro_batch,
+            isolation=isolation,
+            kept_mb=kept_mb,
         )
         check_steps_on_gradients(optimizer)
         check_parameters(optimizer, self.parameters)

@@ -8,6 +8,7 @@ factors.
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -18,20 +19,21 @@ from torch.autograd.graph import get_gradient_edge
 from dpvd.grads.batch import Batch, LossFn, per_example_losses
 from dpvd.grads.clipping import Clipping, Grouping, Unit
 from dpvd.grads.factored.fallback import module_gradients
-from dpvd.grads.factored.represent import represent
+from dpvd.grads.factored.represent import allowance_for, represent, shared_factors
 from dpvd.grads.factored.rule import (
+    HALF,
     Call,
     CannotFactor,
     CustomForwardRule,
     Direct,
     ForwardTrace,
     MultiOutputRule,
-    Outer,
     Terms,
+    in_full,
     leaves,
 )
-from dpvd.grads.factored.rules import RULES
-from dpvd.grads.per_example import ClippedGradients, clip
+from dpvd.grads.factored.rules import HALF_PRECISION, RULES
+from dpvd.grads.per_example import KEPT_BYTES, ClippedGradients, clip
 from dpvd.nn import AdditiveNoise, NoiseTape
 
 __all__ = ["factored", "find_units"]
@@ -43,9 +45,18 @@ Grads = tuple[Any, ...]
 
 
 def factored(
-    model: nn.Module, loss_fn: LossFn, batch: Batch, clipping: Clipping, grouping: Grouping
+    model: nn.Module,
+    loss_fn: LossFn,
+    batch: Batch,
+    clipping: Clipping,
+    grouping: Grouping,
+    kept_bytes: int = KEPT_BYTES,
 ) -> ClippedGradients:
     """Clipped gradients as factors.
+
+    Args:
+        model, loss_fn, batch, clipping, grouping: as for every engine.
+        kept_bytes: most that is kept of gradients until they are added up, beside the factors.
 
     Raises:
         CannotFactor: when a module's gradients cannot be told from its inputs and output gradients.
@@ -57,10 +68,11 @@ def factored(
     with torch.no_grad():
         terms = _collect_terms(calls, arriving, len(losses), grouping)
         jacobian = grouping.jacobian()
-        shared = _shared_left_factors(terms)
+        shared = shared_factors(terms)
+        allowance = allowance_for(terms, kept_bytes)
         gradients = {}
         for name, parts in terms.items():
-            gradients[name] = represent(parts, jacobian.get(name), shared)
+            gradients[name] = represent(parts, jacobian.get(name), shared, allowance)
         return clip(gradients, losses, clipping, grouping, jacobian)
 
 
@@ -209,9 +221,8 @@ def _collect_terms(
             continue
         call.check_batch(grads, _batch_dims(call.unit), count)
         call.check_unchanged()
-        _check_precision(call, grads)
         parameters = call.unit.parameters
-        for local, parts in _terms_of_call(call, grads).items():
+        for local, parts in _terms_of_call(*_in_full(call, grads)).items():
             if local in parameters:
                 name = grouping.names[id(parameters[local])]
                 terms.setdefault(name, []).extend(parts)
@@ -233,28 +244,29 @@ def _terms_of_call(call: Call, grads: Grads) -> Terms:
     return terms
 
 
-def _check_precision(call: Call, grads: Grads) -> None:
-    """Raise if a layer computed in half precision (autocast): too coarse for norms and sums."""
-    arrived = [grad for grad in grads if grad is not None]
-    half = (torch.float16, torch.bfloat16)
-    coarse = {str(grad.dtype) for grad in arrived if grad.dtype in half}
-    if coarse:
-        raise CannotFactor(f"{call.unit.name!r} computes in {', '.join(coarse)}")
+def _in_full(call: Call, grads: Grads) -> tuple[Call, Grads]:
+    """A call in full precision, for rules that compute with what they are given.
 
+    Under autocast inputs and gradients arrive in half precision. Norms and sums are made from the
+    numbers that arrived, in float32: for most layers a few examples at a time (`HALF_PRECISION`).
+    """
+    if type(call.unit.module) in HALF_PRECISION:
+        return call, grads
+    values = (*call.args, *call.kwargs.values(), *call.draws, *call.aux, *grads)
+    if not any(isinstance(value, Tensor) and value.dtype in HALF for value in values):
+        return call, grads
 
-def _shared_left_factors(terms: Terms) -> set[int]:
-    """Ids of the left factors that several parameters share."""
-    seen: set[int] = set()
-    shared: set[int] = set()
-    for parts in terms.values():
-        for term in parts:
-            if not isinstance(term, Outer):
-                continue
-            factor = id(term.left)
-            if factor in seen:
-                shared.add(factor)
-            seen.add(factor)
-    return shared
+    def full(value: Any) -> Any:
+        return in_full(value) if isinstance(value, Tensor) else value
+
+    widened = replace(
+        call,
+        args=tuple(map(full, call.args)),
+        kwargs={name: full(value) for name, value in call.kwargs.items()},
+        draws=list(map(full, call.draws)),
+        aux=list(map(full, call.aux)),
+    )
+    return widened, tuple(map(full, grads))
 
 
 _logged: set[type] = set()

@@ -6,46 +6,68 @@
 Shapes: B examples, T positions of each (sequences, convolutions), G groups of a convolution.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from functools import reduce
 from itertools import combinations
 
 import torch
 from torch import Tensor
 
-from dpvd.grads.factored.rule import Deferred, Direct, Lookup, Outer, Term, with_positions
+from dpvd.grads.factored.rule import (
+    Convolved,
+    Deferred,
+    Direct,
+    Lookup,
+    Outer,
+    Term,
+    in_full,
+    with_positions,
+)
 from dpvd.grads.per_example import (
     GRAM_CHUNK,
+    Allowance,
     InnerProducts,
     Norms,
     PerExample,
     additions,
+    blocks,
+    identity,
     product,
     rounded_up,
 )
 from dpvd.nn.sum_of_squares import row_squares
 
 __all__ = [
+    "Form",
+    "Formed",
     "Gram",
     "LookupRows",
     "Materialised",
     "RankOne",
     "Recomputed",
-    "gram_is_cheaper",
+    "Reordered",
+    "allowance_for",
+    "cheapest_form",
     "represent",
+    "shared_factors",
 ]
 
-ENTRY_COST = 8  # multiplications in the time that an entry of a stored gradient takes; measured
+# Multiplications of a matrix product in the time that an entry of a gradient takes; measured.
+KEPT_ENTRY = 64  # one that is kept until the sum: written to memory that is new in every step, read
+FORMED_ENTRY = 8  # one that is formed for its norm alone: written to the cache, read from there
 CHUNK_ENTRIES = 1 << 20  # 4 MB in float32: what is computed at a time
-SAVED_ENTRIES = 1 << 24  # 64 MB in float32: recomputed gradients that are saved until the sum
+CACHED_ENTRIES = 1 << 18  # 1 MB in float32: what is computed at a time, to stay in the cache
 SCALED_CHUNK = 1024  # largest chunk of an inner product with a scale; bounds its rounding error
+POSITIONS_CHUNK = 128  # most positions that a formed gradient adds up at a time; the same
 
 
 def represent(
     terms: Sequence[Term],
     divisor: Tensor | None = None,
-    shared_left: Collection[int] = frozenset(),
+    shared: Collection[object] = frozenset(),
+    allowance: Allowance | None = None,
 ) -> PerExample:
     """Choose the cheapest representation for the sum of one parameter's terms.
 
@@ -53,61 +75,156 @@ def represent(
 
         all terms are lookups                              LookupRows    few rows of a table
         a single direct term                               Materialised  stored already
-        a single deferred term                             Recomputed    too large to be stored
-        a direct or deferred term among others             Materialised  the sum has no factors
-        all outer products of one position and one group   RankOne       norms from the factors
-        a single outer product with a scale                Recomputed    no Gram form with a scale
-        several, any with a scale                          Materialised  no Gram form with a scale
-        Gram matrices cheaper than the gradients           Gram          see `gram_is_cheaper`
-        else                                               Materialised
+        outer products of one position and one group       RankOne       norms from the factors
+        a single product without a scale                   see `cheapest_form`
+        else                                               Recomputed    no norm from factors
+
+    What is kept beyond the factors themselves is taken from the allowance, here or when norms are
+    computed; nothing is kept that it has no room for.
 
     Args:
         terms: of one parameter, at least one.
         divisor: of the parameter's shape: the Jacobian that the gradients are divided by.
-        shared_left: ids of left factors that terms of other parameters have too: their inner
-            products cost nothing more.
+        shared: as `shared_factors` finds them: their inner products cost nothing more.
+        allowance: what may be kept; a new one if None.
     """
+    if allowance is None:
+        allowance = Allowance()
     if divisor is not None:
         terms = [term.divided_by(divisor) for term in terms]
     first = terms[0]
-    single = len(terms) == 1
     lookups = [term for term in terms if isinstance(term, Lookup)]
     outers = [term for term in terms if isinstance(term, Outer)]
     if len(lookups) == len(terms):
         return LookupRows.joined(lookups)
-    if single and isinstance(first, Direct):
-        return Materialised(first.values, first.scale)
-    if single and isinstance(first, Deferred):
-        return Recomputed(first)
-    if len(outers) < len(terms):
-        return Materialised.summed(terms)
-    if all(term.positions == term.groups == 1 for term in outers):
-        return RankOne.of(outers)
-    if single and outers[0].scale is not None:
-        return Recomputed.of(outers[0])
-    if any(term.scale is not None for term in outers):
-        return Materialised.summed(terms)
-    joined = _joined_in_time(outers)
-    if gram_is_cheaper(joined, left_is_shared=id(joined.left) in shared_left):
-        return Gram(joined)
-    return Materialised.summed([joined])
+    if len(terms) == 1 and isinstance(first, Direct):
+        return Materialised(in_full(first.values), first.scale)
+    if len(outers) == len(terms):
+        if all(term.positions == term.groups == 1 for term in outers):
+            return RankOne.of(outers)
+        if all(term.scale is None for term in outers):
+            return _product(_joined_in_time(outers), shared, allowance)
+    if len(terms) == 1 and isinstance(first, Convolved):
+        if first.scale is None:
+            return _product(first, shared, allowance)
+        return Reordered.of(first, allowance)
+    return Recomputed.of(terms, allowance)
 
 
-def gram_is_cheaper(term: Outer, *, left_is_shared: bool = False) -> bool:
-    """Whether to keep the factors of an outer product, or the gradients that they make up.
+class Form(Enum):
+    """How to go about a product of factors: see `cheapest_form`."""
 
-    Both cost one product of the factors: for the sum, or for the gradients. Beside it, inner
-    products of T positions cost T² (out + in) operations, and gradients out · in entries to be
-    written and read, each as slow as eight.
+    KEPT = "kept"
+    """The gradients, formed once and kept for the sum."""
+    GRAM = "gram"
+    """The factors: norms from inner products."""
+    FORMED = "formed"
+    """The factors: norms from gradients that are formed and forgotten."""
+
+
+def cheapest_form(
+    term: Outer | Convolved, shared: Collection[object] = frozenset(), *, room: int
+) -> Form:
+    """What takes the least time for norms and sum, of what has room.
+
+    Each costs one product of the factors, for the gradients or for the sum. Beside it, for T
+    positions: gradients that are kept out · in entries to be written and read; inner products T²
+    (out + in) multiplications, less for a factor that other parameters have too; gradients that are
+    formed for their norms alone another product.
+
+    Args:
+        term: without a scale.
+        shared: factors whose inner products are computed anyway.
+        room: bytes that may be kept.
     """
-    out = term.left.shape[-1] // term.groups
-    into = term.right.shape[-1] // term.groups
-    width = into
-    if not left_is_shared:
-        width += out
-    gram_cost = term.positions**2 * width
-    gradient_cost = ENTRY_COST * out * into
-    return gram_cost <= gradient_cost
+    positions = term.positions
+    out, into = term.block
+    width = out + into
+    if isinstance(term, Outer):
+        if identity(term.left) in shared:
+            width -= out
+        if identity(term.right) in shared:
+            width -= into
+    costs = {
+        Form.GRAM: positions**2 * width,
+        Form.KEPT: KEPT_ENTRY * out * into,
+        Form.FORMED: (positions + FORMED_ENTRY) * out * into,
+    }
+    if _bytes(term) > room:
+        del costs[Form.KEPT]
+    return min(costs, key=lambda form: costs[form])
+
+
+def shared_factors(terms: Mapping[str, Sequence[Term]]) -> set[object]:
+    """The factors that several parameters have, such as the input of queries, keys and values."""
+    seen: set[object] = set()
+    shared: set[object] = set()
+    for parts in terms.values():
+        for term in parts:
+            if not isinstance(term, Outer):
+                continue
+            for factor in (identity(term.left), identity(term.right)):
+                if factor in seen:
+                    shared.add(factor)
+                seen.add(factor)
+    return shared
+
+
+def allowance_for(terms: Mapping[str, Sequence[Term]], nbytes: int) -> Allowance:
+    """What may be kept in all, less the short gradients that rules have formed: biases, gains."""
+    allowance = Allowance(nbytes)
+    for parts in terms.values():
+        for term in parts:
+            if isinstance(term, Direct):
+                allowance.charge(term.values.nbytes)
+    return allowance
+
+
+def _product(
+    term: Outer | Convolved, shared: Collection[object], allowance: Allowance
+) -> PerExample:
+    form = cheapest_form(term, shared, room=allowance.room)
+    if form is Form.GRAM:
+        return Gram(term)
+    if form is Form.FORMED:
+        return Formed(term)
+    allowance.take(_bytes(term))
+    if isinstance(term, Convolved):
+        return Reordered(Materialised(_kept(term)), term.geometry.shape)
+    return Materialised(_kept(term))
+
+
+def _bytes(term: Term) -> int:
+    """What the gradients of a term take in memory."""
+    precision = torch.float64.itemsize
+    if isinstance(term, Outer) and term.left.dtype is not torch.float64:
+        precision = torch.float32.itemsize
+    if isinstance(term, Convolved) and term.grad.dtype is not torch.float64:
+        precision = torch.float32.itemsize
+    return term.count * term.entries * precision
+
+
+def _kept(term: Outer | Convolved) -> Tensor:
+    """[B, out, in / groups]: all gradients, a few at a time so that their factors are cached."""
+    kept: Tensor | None = None
+    for part in _chunks(term.count, _right_entries(term), CACHED_ENTRIES):
+        outer = term.outer(part)
+        if kept is None:
+            out, into = term.block
+            kept = outer.left.new_empty(term.count, term.groups * out, into)
+        if term.groups == 1:
+            left = with_positions(outer.left)
+            torch.bmm(left.mT, with_positions(outer.right), out=kept[part])
+        else:
+            kept[part] = outer.materialised()
+    assert kept is not None  # a batch without examples has no terms
+    return kept
+
+
+def _right_entries(term: Outer | Convolved) -> int:
+    """How many entries the right factor of one example has."""
+    _, into = term.block
+    return term.positions * term.groups * into
 
 
 @dataclass(frozen=True)
@@ -145,7 +262,7 @@ class RankOne:
         if out.dim() != 2:
             out = out.view(len(out), -1)
         for term in self.terms:
-            left, right = _weighted(term, weights)
+            left, right = _weighted(term.left, term.right, weights)
             if term.scale is None:
                 out.addmm_(left.T, right)
                 continue
@@ -160,43 +277,134 @@ class RankOne:
 
 @dataclass(frozen=True)
 class Gram:
-    """An unscaled outer product: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t), block by block."""
+    """An unscaled product: ‖Σ_t l_t ⊗ r_t‖² = Σ_(s,t) (l_s·l_t)(r_s·r_t), block by block."""
 
-    term: Outer
+    term: Outer | Convolved
 
     def norms(self, products: InnerProducts) -> Norms:
-        groups = self.term.groups
-        left = with_positions(self.term.left)  # [B, T, out]
-        right = with_positions(self.term.right)  # [B, T, in]
-        left_gram = products.gram(left, groups)  # [B, G, T, T]
-        right_gram = products.gram(right, groups)
-        left_squares = left_gram.diagonal(dim1=2, dim2=3)  # [B, G, T]
-        right_squares = right_gram.diagonal(dim1=2, dim2=3)
-        lengths = (left_squares * right_squares).sqrt()  # of the outer products
-        magnitude = lengths.sum(2).square().sum(1)
-        count = additions(left.shape[-1] // groups, GRAM_CHUNK)
-        count += additions(right.shape[-1] // groups, GRAM_CHUNK)
-        total = (left_gram * right_gram).sum((1, 2, 3))
-        sizes = (left_squares.sum((1, 2)), right_squares.sum((1, 2)))
-        return Norms(rounded_up(total, magnitude, count), sizes)
+        squares = self.term.groups * self.term.positions**2
+        if isinstance(self.term, Outer) and self.term.count * squares <= CHUNK_ENTRIES:
+            return _gram_norms(self.term, products)
+
+        def of_part(part: slice) -> Norms:
+            return _gram_norms(self.term.outer(part), InnerProducts())
+
+        if isinstance(self.term, Outer):
+            return _in_parts(of_part, _chunks(self.term.count, squares))
+        size = max(squares, _right_entries(self.term))
+        return _in_parts(of_part, _chunks(self.term.count, size, CACHED_ENTRIES))
 
     def add_sum(self, weights: Tensor, out: Tensor) -> None:
-        groups = self.term.groups
-        left, right = _weighted(self.term, weights)
-        left = with_positions(left)
-        right = with_positions(right)
-        if left.stride(0) < left.stride(1):  # positions come first in memory: copy nothing
-            left = left.transpose(0, 1)
-            right = right.transpose(0, 1)
-        left = left.reshape(-1, groups, left.shape[2] // groups)  # [B T, G, out / G]
-        right = right.reshape(-1, groups, right.shape[2] // groups)  # [B T, G, in / G]
-        left = left.permute(1, 2, 0)  # [G, out / G, B T]
-        right = right.transpose(0, 1)  # [G, B T, in / G]
-        out.view(groups, left.shape[1], right.shape[2]).baddbmm_(left, right)
+        _add_weighted(self.term, weights, out)
 
     def only(self, examples: Tensor) -> "Gram":
         chosen = self.term.only(examples)
         return Gram(chosen)
+
+
+def _gram_norms(term: Outer, products: InnerProducts) -> Norms:
+    groups = term.groups
+    left = with_positions(term.left)  # [B, T, out]
+    right = with_positions(term.right)  # [B, T, in]
+    left_grams = products.gram(left, groups)
+    right_grams = products.gram(right, groups)
+    left_squares = left_grams.diagonal()  # [B, G, T]
+    right_squares = right_grams.diagonal()
+    lengths = (left_squares * right_squares).sqrt()  # of the outer products
+    magnitude = lengths.sum(2).square().sum(1)
+    count = additions(left.shape[-1] // groups, GRAM_CHUNK)
+    count += additions(right.shape[-1] // groups, GRAM_CHUNK)
+    total = left_grams.inner(right_grams)
+    sizes = (left_squares.sum((1, 2)), right_squares.sum((1, 2)))
+    return Norms(rounded_up(total, magnitude, count), sizes)
+
+
+@dataclass(frozen=True)
+class Formed:
+    """An unscaled product: gradients are formed for their norms, a few at a time, and forgotten.
+
+    The sum is made by another product, which rounds in its own way, so that the norms have to be
+    rounded up: ‖E‖ <= n u Σ_t ‖l_t‖ ‖r_t‖ for the error E of a gradient whose entries are sums of
+    n products.
+    """
+
+    term: Outer | Convolved
+
+    def norms(self, products: InnerProducts) -> Norms:
+        size = max(self.term.entries, _right_entries(self.term))
+        parts = _chunks(self.term.count, size, CACHED_ENTRIES)
+        return _in_parts(self._norms_of, parts)
+
+    def _norms_of(self, part: slice) -> Norms:
+        outer = self.term.outer(part)
+        left = with_positions(outer.left)  # [b, T, out]
+        right = with_positions(outer.right)  # [b, T, in]
+        lefts = blocks(left, outer.groups)  # [b, G, T, out / G]
+        rights = blocks(right, outer.groups)
+        gradients = product(lefts.mT, rights, POSITIONS_CHUNK)
+        length = row_squares(gradients.flatten(1)).sqrt()
+        sizes = (_entry_squares(left), _entry_squares(right))
+        magnitude = (sizes[0] * sizes[1]).sqrt()  # at least Σ_t ‖l_t‖ ‖r_t‖
+        unit = torch.finfo(length.dtype).eps
+        error = additions(outer.positions, POSITIONS_CHUNK) * unit * magnitude
+        return Norms((length + error).square(), sizes)
+
+    def add_sum(self, weights: Tensor, out: Tensor) -> None:
+        _add_weighted(self.term, weights, out)
+
+    def only(self, examples: Tensor) -> "Formed":
+        chosen = self.term.only(examples)
+        return Formed(chosen)
+
+
+def _add_weighted(term: Outer | Convolved, weights: Tensor, out: Tensor) -> None:
+    """out += Σ_i weights_i · gradient_i, by a product for some examples at a time.
+
+    So the copy of a factor that is multiplied by the weights is small, and factors in half
+    precision are never all of them in full.
+    """
+    if isinstance(term, Outer):
+        entries = max(term.left[0].numel(), term.right[0].numel())
+    else:
+        entries = max(term.x[0].numel(), term.grad[0].numel())
+    for part in _chunks(term.count, entries):
+        own = weights[part]
+        if isinstance(term, Outer):
+            _add_product(term.outer(part), own, out)
+        else:
+            grad, x = _weighted(in_full(term.grad[part]), in_full(term.x[part]), own)
+            out += term.geometry.total(x, grad)
+
+
+def _add_product(term: Outer, weights: Tensor, out: Tensor) -> None:
+    groups = term.groups
+    left, right = _weighted(term.left, term.right, weights)
+    left = with_positions(left)
+    right = with_positions(right)
+    if left.stride(0) < left.stride(1):  # positions come first in memory: copy nothing
+        left = left.transpose(0, 1)
+        right = right.transpose(0, 1)
+    left = left.reshape(-1, groups, left.shape[2] // groups)  # [B T, G, out / G]
+    right = right.reshape(-1, groups, right.shape[2] // groups)  # [B T, G, in / G]
+    left = left.permute(1, 2, 0)  # [G, out / G, B T]
+    right = right.transpose(0, 1)  # [G, B T, in / G]
+    out.view(groups, left.shape[1], right.shape[2]).baddbmm_(left, right)
+
+
+def _entry_squares(factor: Tensor) -> Tensor:
+    """[B]: Σ x² over all entries of a factor [B, T, d], in whatever order they are in memory."""
+    ordered = factor if factor.is_contiguous() else factor.mT
+    return row_squares(ordered.reshape(len(factor), -1))
+
+
+def _in_parts(norms_of: Callable[[slice], Norms], parts: Iterator[slice]) -> Norms:
+    """Norms of a batch, part by part."""
+    found = [norms_of(part) for part in parts]
+    if len(found) == 1:
+        return found[0]
+    squared = torch.cat([norms.squared for norms in found])
+    by_factor = zip(*(norms.sizes for norms in found), strict=True)
+    return Norms(squared, tuple(torch.cat(sizes) for sizes in by_factor))
 
 
 @dataclass(frozen=True)
@@ -210,8 +418,11 @@ class LookupRows:
     @classmethod
     def joined(cls, lookups: Sequence[Lookup]) -> "LookupRows":
         """All lookups in one table."""
+        if len(lookups) == 1:
+            (only,) = lookups
+            return cls(only.index, in_full(only.values), only.rows)
         index = torch.cat([lookup.index for lookup in lookups], dim=1)
-        values = torch.cat([lookup.values for lookup in lookups], dim=1)
+        values = torch.cat([in_full(lookup.values) for lookup in lookups], dim=1)
         return cls(index, values, lookups[0].rows)
 
     def norms(self, products: InnerProducts) -> Norms:
@@ -248,19 +459,10 @@ class LookupRows:
 
 @dataclass(frozen=True)
 class Materialised:
-    """Stored gradients, scale ∘ values: small ones, or those without factors."""
+    """Stored gradients, scale ∘ values: small ones, or those that were the cheapest to keep."""
 
     values: Tensor  # [B, *shape]
     scale: Tensor | None = None  # of the parameter's shape
-
-    @classmethod
-    def summed(cls, terms: Sequence[Term]) -> "Materialised":
-        """The sum of several terms."""
-        total = terms[0].materialised()
-        for term in terms[1:]:
-            more = term.materialised()
-            total = total + more.view_as(total)
-        return cls(total)
 
     def norms(self, products: InnerProducts) -> Norms:
         rows = self.values
@@ -291,60 +493,119 @@ class Recomputed:
     """Gradients computed twice, for norms and sum, so that those of all are never in memory.
 
     They are the same bits both times, so that no bound on rounding comes between norm and sum. Some
-    are saved meanwhile, which saves a part of the time.
+    are saved meanwhile, as far as the allowance goes, which saves a part of the time.
     """
 
-    term: Deferred
+    count: int
+    entries: int  # of the gradient of one example
+    compute: Callable[[slice | Tensor], Tensor]  # some examples' gradients without the scale
+    scale: Tensor | None
+    allowance: Allowance
     saved: dict[int, Tensor] = field(default_factory=dict)  # by index of a chunk: [b, entries]
 
     @classmethod
-    def of(cls, term: Outer) -> "Recomputed":
-        """A single outer product with a scale and several positions."""
-        unscaled = replace(term, scale=None)
-        assert term.scale is not None
-
-        def compute(examples: slice | Tensor) -> Tensor:
-            return unscaled.only(examples).materialised()
-
-        return cls(Deferred(len(term.left), compute, term.scale))
+    def of(cls, terms: Sequence[Term], allowance: Allowance) -> "Recomputed":
+        """The sum of some terms."""
+        first = terms[0]
+        scale = None
+        if len(terms) == 1 and isinstance(first, Deferred):
+            compute = first.compute
+            scale = first.scale
+        elif len(terms) == 1 and isinstance(first, Outer | Convolved):
+            compute = _unscaled(first)
+            scale = first.scale
+        else:
+            compute = _summed(terms)
+        return cls(first.count, first.entries, compute, scale, allowance)
 
     def norms(self, products: InnerProducts) -> Norms:
-        scale = self.term.scale.reshape(-1)
-        room = SAVED_ENTRIES
         unscaled = []
         squared = []
         self.saved.clear()
         for i, part in enumerate(self._parts()):
-            rows = self.term.compute(part).flatten(1)  # [b, entries]
-            if rows.numel() <= room:
+            rows = self._rows(part)
+            if self.allowance.take(rows.nbytes):
                 self.saved[i] = rows
-                room -= rows.numel()
             unscaled.append(row_squares(rows))
-            squared.append(row_squares(rows, scale))
-        return Norms(torch.cat(squared), (torch.cat(unscaled),))
+            if self.scale is not None:
+                squared.append(row_squares(rows, self.scale.reshape(-1)))
+        sizes = torch.cat(unscaled)
+        if self.scale is None:
+            return Norms(sizes, (sizes,))
+        return Norms(torch.cat(squared), (sizes,))
 
     def add_sum(self, weights: Tensor, out: Tensor) -> None:
         total = torch.zeros_like(out).view(-1)
         for i, part in enumerate(self._parts()):
             rows = self.saved.get(i)
             if rows is None:
-                rows = self.term.compute(part).flatten(1)
+                rows = self._rows(part)
             total.addmv_(rows.T, weights[part])
-        scale = self.term.scale.reshape(-1)
-        out.view(-1).addcmul_(total, scale)
+        if self.scale is None:
+            out.view(-1).add_(total)
+        else:
+            out.view(-1).addcmul_(total, self.scale.reshape(-1))
 
     def only(self, examples: Tensor) -> "Recomputed":
-        compute = self.term.compute
-
         def compute_chosen(part: slice | Tensor) -> Tensor:
-            return compute(examples[part])
+            return self.compute(examples[part])
 
-        return Recomputed(replace(self.term, count=len(examples), compute=compute_chosen))
+        nothing = Allowance(0)  # what was saved is saved for other chunks
+        return replace(
+            self, count=len(examples), compute=compute_chosen, allowance=nothing, saved={}
+        )
+
+    def _rows(self, part: slice) -> Tensor:
+        """[b, entries]: the gradients of some examples without the scale."""
+        return in_full(self.compute(part)).flatten(1)
 
     def _parts(self) -> Iterator[slice]:
-        count = self.term.count
-        entries = self.term.scale.numel()
-        return _chunks(count, entries)
+        return _chunks(self.count, self.entries)
+
+
+def _unscaled(term: Outer | Convolved) -> Callable[[slice | Tensor], Tensor]:
+    def compute(examples: slice | Tensor) -> Tensor:
+        return term.outer(examples).materialised()
+
+    return compute
+
+
+def _summed(terms: Sequence[Term]) -> Callable[[slice | Tensor], Tensor]:
+    def compute(examples: slice | Tensor) -> Tensor:
+        gradients = [term.only(examples).materialised() for term in terms]
+        rows = [gradient.reshape(len(gradient), -1) for gradient in gradients]
+        return reduce(torch.add, rows)
+
+    return compute
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """Gradients of a convolution's weight with the channels last: [out, *kernel, in / groups]."""
+
+    gradients: Materialised | Recomputed
+    shape: torch.Size  # of the parameter, [out, in / groups, *kernel]
+
+    @classmethod
+    def of(cls, term: Convolved, allowance: Allowance) -> "Reordered":
+        """With a scale."""
+        assert term.scale is not None
+        scale = term.scale.movedim(1, -1).contiguous()
+        ordered = replace(term, scale=scale)
+        return cls(Recomputed.of([ordered], allowance), term.geometry.shape)
+
+    def norms(self, products: InnerProducts) -> Norms:
+        return self.gradients.norms(products)
+
+    def add_sum(self, weights: Tensor, out: Tensor) -> None:
+        rows, channels, *kernel = self.shape
+        total = torch.zeros(rows, *kernel, channels, dtype=out.dtype, device=out.device)
+        self.gradients.add_sum(weights, total)
+        out += total.movedim(-1, 1)
+
+    def only(self, examples: Tensor) -> "Reordered":
+        chosen = self.gradients.only(examples)
+        return replace(self, gradients=chosen)
 
 
 def _joined_in_time(terms: Sequence[Outer]) -> Outer:
@@ -373,9 +634,9 @@ def _inner(first: Outer, second: Outer) -> Tensor:
     return torch.stack(found).sum(0)
 
 
-def _chunks(count: int, entries: int) -> Iterator[slice]:
-    """Slices of rows with at most CHUNK_ENTRIES entries in all, to bound memory."""
-    fitting = CHUNK_ENTRIES // max(1, entries)
+def _chunks(count: int, entries: int, most: int | None = None) -> Iterator[slice]:
+    """Slices of rows with at most so many entries in all (CHUNK_ENTRIES), to bound memory."""
+    fitting = (most or CHUNK_ENTRIES) // max(1, entries)
     step = max(1, fitting)
     for begin in range(0, count, step):
         end = begin + step
@@ -383,11 +644,12 @@ def _chunks(count: int, entries: int) -> Iterator[slice]:
 
 
 def _without_positions(term: Outer) -> Outer:
-    if term.left.dim() == 2:
-        return term
-    left = term.left.squeeze(1)
-    right = term.right.squeeze(1)
-    return Outer(left, right, term.scale)
+    """Factors [B, out] and [B, in], in full precision."""
+    left = in_full(term.left)
+    right = in_full(term.right)
+    if left.dim() == 2:
+        return replace(term, left=left, right=right)
+    return Outer(left.squeeze(1), right.squeeze(1), term.scale)
 
 
 def _column(weights: Tensor, like: Tensor) -> Tensor:
@@ -396,10 +658,8 @@ def _column(weights: Tensor, like: Tensor) -> Tensor:
     return weights.view(-1, *ones)
 
 
-def _weighted(term: Outer, weights: Tensor) -> tuple[Tensor, Tensor]:
+def _weighted(left: Tensor, right: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     """Both factors, the smaller of them with its rows multiplied by the weights."""
-    left = term.left
-    right = term.right
     if left.numel() <= right.numel():
         return left * _column(weights, left), right
     return left, right * _column(weights, right)

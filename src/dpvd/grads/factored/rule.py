@@ -11,7 +11,8 @@ from them later.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from math import prod
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,18 +21,22 @@ from dpvd.grads.clipping import Unit
 from dpvd.grads.per_example import blocks
 
 __all__ = [
+    "HALF",
     "Call",
     "CannotFactor",
+    "Convolved",
     "CustomForwardRule",
     "Deferred",
     "Direct",
     "ForwardTrace",
+    "Geometry",
     "Lookup",
     "MultiOutputRule",
     "Outer",
     "Rule",
     "Term",
     "Terms",
+    "in_full",
     "leaves",
     "rows",
     "sum_to_channels",
@@ -40,6 +45,10 @@ __all__ = [
     "variance_share",
     "with_positions",
 ]
+
+
+HALF = (torch.bfloat16, torch.float16)
+"""Too coarse for norms and sums: see `in_full`."""
 
 
 class CannotFactor(Exception):
@@ -150,15 +159,35 @@ class Outer:
     groups: int = 1
 
     @property
+    def count(self) -> int:
+        return len(self.left)
+
+    @property
     def positions(self) -> int:
         if self.left.dim() == 3:
             return self.left.shape[1]
         return 1
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """The shape of one group's gradient."""
+        return self.left.shape[-1] // self.groups, self.right.shape[-1] // self.groups
+
+    @property
+    def entries(self) -> int:
+        """How many entries the gradient of one example has."""
+        return self.groups * prod(self.block)
+
+    def outer(self, examples: slice | Tensor) -> "Outer":
+        """The gradients of some examples in full precision, without their scale."""
+        left = in_full(self.left[examples])
+        right = in_full(self.right[examples])
+        return replace(self, left=left, right=right, scale=None)
+
     def materialised(self) -> Tensor:
         """[B, out, in / groups]: the per-example gradients."""
-        left = blocks(with_positions(self.left), self.groups)  # [B, G, T, out / G]
-        right = blocks(with_positions(self.right), self.groups)  # [B, G, T, in / G]
+        left = blocks(with_positions(in_full(self.left)), self.groups)  # [B, G, T, out / G]
+        right = blocks(with_positions(in_full(self.right)), self.groups)  # [B, G, T, in / G]
         product = (left.mT @ right).flatten(1, 2)
         if self.scale is None:
             return product
@@ -192,10 +221,22 @@ class Direct:
     values: Tensor
     scale: Tensor | None = None
 
+    @property
+    def count(self) -> int:
+        return len(self.values)
+
+    @property
+    def entries(self) -> int:
+        return prod(self.values.shape[1:])
+
     def materialised(self) -> Tensor:
+        values = in_full(self.values)
         if self.scale is None:
-            return self.values
-        return self.values * self.scale
+            return values
+        return values * self.scale
+
+    def only(self, examples: slice | Tensor) -> "Direct":
+        return replace(self, values=self.values[examples])
 
     def divided_by(self, divisor: Tensor) -> "Direct":
         if self.scale is None:
@@ -218,14 +259,26 @@ class Lookup:
     values: Tensor
     rows: int
 
+    @property
+    def count(self) -> int:
+        return len(self.index)
+
+    @property
+    def entries(self) -> int:
+        return self.rows * self.values.shape[-1]
+
+    def only(self, examples: slice | Tensor) -> "Lookup":
+        return replace(self, index=self.index[examples], values=self.values[examples])
+
     def materialised(self) -> Tensor:
         """[B, rows, d]."""
-        count, _, width = self.values.shape
+        values = in_full(self.values)
+        count, _, width = values.shape
         example = torch.arange(count, device=self.index.device)
         first_row = example.unsqueeze(1) * self.rows  # [B, 1]: where an example's table begins
         row = first_row + self.index  # [B, T]
-        table = self.values.new_zeros(count * self.rows, width)
-        table.index_add_(0, row.flatten(), self.values.flatten(0, 1))
+        table = values.new_zeros(count * self.rows, width)
+        table.index_add_(0, row.flatten(), values.flatten(0, 1))
         return table.view(count, self.rows, width)
 
     def divided_by(self, divisor: Tensor) -> "Lookup":
@@ -249,6 +302,18 @@ class Deferred:
     compute: Callable[[slice | Tensor], Tensor]
     scale: Tensor
 
+    @property
+    def entries(self) -> int:
+        return self.scale.numel()
+
+    def only(self, examples: slice | Tensor) -> "Deferred":
+        chosen = torch.arange(self.count, device=self.scale.device)[examples]
+
+        def compute(part: slice | Tensor) -> Tensor:
+            return self.compute(chosen[part])
+
+        return replace(self, count=len(chosen), compute=compute)
+
     def materialised(self) -> Tensor:
         values = self.compute(slice(None))
         return values * self.scale
@@ -258,7 +323,96 @@ class Deferred:
         return replace(self, scale=scale)
 
 
-Term = Outer | Direct | Lookup | Deferred
+class Geometry(Protocol):
+    """How a convolution lays its kernel over its input, or a transposed one over its output."""
+
+    @property
+    def groups(self) -> int: ...
+
+    @property
+    def shape(self) -> torch.Size:
+        """Of the weight, [out, in / groups, *kernel]."""
+        ...
+
+    def positions(self, x: Tensor, grad: Tensor) -> Tensor:
+        """[B, T, out]: the left factor, a view."""
+        ...
+
+    def patches(self, x: Tensor, grad: Tensor) -> Tensor:
+        """[B, T, groups · kernel · in / groups]: the right factor, a copy."""
+        ...
+
+    def total(self, x: Tensor, grad: Tensor) -> Tensor:
+        """The gradient of the weight, summed over all examples, by the library's own kernel."""
+        ...
+
+
+@dataclass(frozen=True)
+class Convolved:
+    """Gradients of a convolution's weight: Σ_t left_t ⊗ patch_t for each example.
+
+    Patches are many times as large as the inputs that they are cut from: they are cut for a few
+    examples at a time, whenever they are needed. They have the channels last, since runs of them
+    can be copied as they are, and so have the gradients that are made of them.
+
+    Args:
+        x: [B, channels, *].
+        grad: [B, channels, *], the gradient at the output.
+        geometry: how patches are cut.
+        scale: of the parameter's shape, or absent.
+    """
+
+    x: Tensor
+    grad: Tensor
+    geometry: Geometry
+    scale: Tensor | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.x)
+
+    @property
+    def groups(self) -> int:
+        return self.geometry.groups
+
+    @property
+    def positions(self) -> int:
+        return self.geometry.positions(self.x[:1], self.grad[:1]).shape[1]
+
+    @property
+    def block(self) -> tuple[int, int]:
+        out, *rest = self.geometry.shape
+        return out // self.groups, prod(rest)
+
+    @property
+    def entries(self) -> int:
+        return prod(self.geometry.shape)
+
+    def only(self, examples: slice | Tensor) -> "Convolved":
+        return replace(self, x=self.x[examples], grad=self.grad[examples])
+
+    def outer(self, examples: slice | Tensor) -> Outer:
+        """The gradients of some examples in full precision, channels last, without their scale."""
+        x = in_full(self.x[examples])
+        grad = in_full(self.grad[examples])
+        left = self.geometry.positions(x, grad)
+        right = self.geometry.patches(x, grad)
+        return Outer(left, right, groups=self.groups)
+
+    def materialised(self) -> Tensor:
+        """[B, *shape of the parameter]."""
+        out, channels, *kernel = self.geometry.shape
+        values = self.outer(slice(None)).materialised()
+        values = values.view(self.count, out, *kernel, channels).movedim(-1, 2)
+        return values if self.scale is None else values * self.scale
+
+    def divided_by(self, divisor: Tensor) -> "Convolved":
+        if self.scale is None:
+            return replace(self, scale=divisor.reciprocal())
+        return replace(self, scale=self.scale / divisor)
+
+
+Term = Outer | Direct | Lookup | Deferred | Convolved
 Terms = dict[str, list[Term]]
 """The terms of each parameter's gradient, by the parameter's name in the layer."""
 
@@ -317,6 +471,13 @@ class CustomForwardRule(MultiOutputRule):
 # Steps that several rules share
 
 
+def in_full(values: Tensor) -> Tensor:
+    """The same numbers in a type that norms and sums can be made in: float32 for half precision."""
+    if values.dtype in HALF:
+        return values.float()
+    return values
+
+
 def with_positions(factor: Tensor) -> Tensor:
     """[B, T, d] as it is; [B, d] with one position."""
     if factor.dim() == 3:
@@ -334,15 +495,21 @@ def rows(factor: Tensor) -> Tensor:
 def sum_to_last(values: Tensor, dims: int = 1) -> Tensor:
     """[B, *last] from [B, ..., *last]: the sum over all positions of an example."""
     if values.dim() == dims + 1:
-        return values
-    return values.flatten(1, -dims - 1).sum(1)
+        return in_full(values)
+    return _summed(values.flatten(1, -dims - 1), 1)
 
 
 def sum_to_channels(values: Tensor) -> Tensor:
     """[B, C] from [B, C, ...]: the sum over all positions of an example."""
     if values.dim() == 2:
-        return values
-    return values.flatten(2).sum(2)
+        return in_full(values)
+    return _summed(values.flatten(2), 2)
+
+
+def _summed(values: Tensor, dim: int) -> Tensor:
+    """The sum over a dimension, of half precision in float32."""
+    full = torch.promote_types(values.dtype, torch.float32)
+    return values.sum(dim, dtype=full)
 
 
 def variance_gradient(call: Call, grad: Tensor) -> Tensor:

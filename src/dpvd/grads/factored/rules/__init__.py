@@ -18,7 +18,7 @@ from dpvd.grads.factored.rules.embedding import RULES as EMBEDDING
 from dpvd.grads.factored.rules.norm import RULES as NORM
 from dpvd.grads.factored.rules.recurrent import RULES as RECURRENT
 
-__all__ = ["RULES"]
+__all__ = ["HALF_PRECISION", "RULES"]
 
 RULES: dict[type[nn.Module], Rule] = {
     **DENSE,
@@ -28,3 +28,8 @@ RULES: dict[type[nn.Module], Rule] = {
     **RECURRENT,
     **ATTENTION,
 }
+
+HALF_PRECISION: frozenset[type[nn.Module]] = frozenset(
+    kind for kind in (*DENSE, *CONV, *EMBEDDING, *NORM) if kind.__module__.startswith("torch.")
+)
+"""Layers whose rules return terms of factors in half precision just as they arrived."""

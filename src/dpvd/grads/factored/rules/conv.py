@@ -5,17 +5,17 @@ W patch_t + b for every t, so that the gradient of W is Σ_t g_t ⊗ patch_t; gr
 transposed convolution is the same with the roles of input and output swapped.
 """
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from dpvd.grads.factored.represent import gram_is_cheaper
 from dpvd.grads.factored.rule import (
     Call,
+    Convolved,
     Direct,
-    Outer,
     Rule,
     Term,
     Terms,
@@ -33,11 +33,8 @@ from dpvd.nn import (
     MultiplicativeConv3d,
     Rates,
 )
-from dpvd.nn.conv import unfolded
 
-__all__ = ["RULES"]
-
-UNFOLDED_ENTRIES = 1 << 18  # 1 MB in float32
+__all__ = ["RULES", "Kernel"]
 
 
 def conv(layer: Any, call: Call, grad: Tensor) -> Terms:
@@ -107,72 +104,140 @@ def _log_variance_term(layer: Any, parameter: Tensor, call: Call, grad: Tensor) 
 
 def _weight_term(layer: Any, x: Tensor, grad: Tensor, scale: Tensor | None = None) -> Term:
     """The gradient of the weight, times ``scale``, for x [B, in, *] and gradient [B, out, *]."""
-    of_one = _outer(layer, x[:1], grad[:1])
-    if scale is None and gram_is_cheaper(of_one):
-        return _outer(layer, x, grad)
-    # Unfolded inputs are many times as large as the inputs: a few examples at a time stay in the
-    # cache.
-    count = len(x)
-    size = max(1, UNFOLDED_ENTRIES // max(1, of_one.right.numel()))
-    gradients = grad.new_empty(count, *layer.weight.shape)
-    for start in range(0, count, size):
-        part = slice(start, start + size)
-        term = _outer(layer, x[part], grad[part])
-        found = gradients[part]  # [b, *shape of the weight]
-        if layer.groups == 1:
-            flat = found.view(*found.shape[:2], -1)  # [b, out, in · kernel]
-            torch.bmm(term.left.mT, term.right, out=flat)
+    return Convolved(x.detach(), grad, Kernel.of(layer), scale)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """The geometry of a layer's kernel. It holds no weights.
+
+    Args:
+        shape: of the weight, [out, in / groups, *kernel]; [in, out / groups, *kernel] transposed.
+        stride, dilation, padding: in each dimension; the padding of a transposed layer only.
+        around: padding as ``F.pad`` takes it, of a layer that is not transposed.
+        mode: of the padding.
+    """
+
+    shape: torch.Size
+    groups: int
+    stride: tuple[int, ...]
+    dilation: tuple[int, ...]
+    padding: tuple[int, ...]
+    around: tuple[int, ...]
+    mode: str
+    transposed: bool
+
+    @classmethod
+    def of(cls, layer: Any) -> "Kernel":
+        mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
+        own = layer.padding if layer.transposed else ()
+        around = () if layer.transposed else tuple(layer._reversed_padding_repeated_twice)
+        return cls(
+            layer.weight.shape,
+            layer.groups,
+            tuple(layer.stride),
+            tuple(layer.dilation),
+            tuple(own),
+            around,
+            mode,
+            layer.transposed,
+        )
+
+    def positions(self, x: Tensor, grad: Tensor) -> Tensor:
+        """[B, T, C] from [B, C, *]: of the output, or of a transposed layer's input."""
+        values = x if self.transposed else grad
+        flat = values.flatten(2)  # [B, C, T]
+        return flat.transpose(1, 2)
+
+    def patches(self, x: Tensor, grad: Tensor) -> Tensor:
+        """[B, T, groups · kernel · C / groups]: what the kernel sees at each position."""
+        if self.transposed:
+            padded = _padded(grad, self._around_gradient(x, grad), "constant")
         else:
-            found.copy_(term.materialised().view_as(found))
-    return Direct(gradients, scale)
+            padded = _padded(x, self.around, self.mode)
+        return self._windows(padded)
+
+    def total(self, x: Tensor, grad: Tensor) -> Tensor:
+        """Σ_i of the weight's gradients, by torch's own backward pass of a convolution."""
+        dims = len(self.stride)
+        padding = list(self.padding) or [0] * dims
+        if not self.transposed:
+            symmetric = self.around[::2] == self.around[1::2]
+            if self.mode == "constant" and symmetric:
+                padding = list(self.around[::2])[::-1]
+            elif any(self.around):
+                x = F.pad(x, self.around, mode=self.mode)
+        rest = self._output_padding(x, grad, padding) if self.transposed else [0] * dims
+        weight = grad.new_empty(1).expand(self.shape)  # its values do not matter
+        _, total, _ = torch.ops.aten.convolution_backward(
+            grad,
+            x,
+            weight,
+            None,
+            list(self.stride),
+            padding,
+            list(self.dilation),
+            self.transposed,
+            rest,
+            self.groups,
+            [False, True, False],
+        )
+        found: Tensor = total
+        return found
+
+    def _windows(self, x: Tensor) -> Tensor:
+        """All positions of the kernel on x [B, *, C], which is padded already."""
+        dims = len(self.stride)
+        geometry = zip(self.shape[2:], self.stride, self.dilation, strict=True)
+        for dim, (size, step, gap) in enumerate(geometry, start=1):
+            reach = gap * (size - 1) + 1
+            x = x.unfold(dim, reach, step)[..., ::gap]
+        x = torch.unflatten(x, dims + 1, (self.groups, -1))  # [B, *positions, G, C / G, *kernel]
+        x = x.movedim(dims + 2, -1)  # [B, *positions, G, *kernel, C / G]
+        vectors = x.flatten(dims + 1)  # a copy, in runs of C / G
+        return vectors.flatten(1, dims)
+
+    def _around_gradient(self, x: Tensor, grad: Tensor) -> tuple[int, ...]:
+        """Padding with which a transposed layer's kernel covers its output, for every input."""
+        sizes: list[int] = []
+        for d in range(x.dim() - 1, 1, -1):  # F.pad begins with the last dimension
+            axis = d - 2  # of the kernel
+            before = self.padding[axis]
+            covered = self._covered(x.shape[d], axis)
+            after = covered - before - grad.shape[d]
+            sizes += [before, after]
+        return tuple(sizes)
+
+    def _output_padding(self, x: Tensor, grad: Tensor, padding: list[int]) -> list[int]:
+        """By how much a transposed layer's output is larger than it would be."""
+        sizes = []
+        for axis in range(len(self.stride)):
+            covered = self._covered(x.shape[axis + 2], axis)
+            sizes.append(grad.shape[axis + 2] - (covered - 2 * padding[axis]))
+        return sizes
+
+    def _covered(self, positions: int, axis: int) -> int:
+        """How far a kernel reaches over its positions in a dimension, gaps included."""
+        reach = self.dilation[axis] * (self.shape[axis + 2] - 1) + 1
+        return (positions - 1) * self.stride[axis] + reach
 
 
-def _outer(layer: Any, x: Tensor, grad: Tensor) -> Outer:
-    """The gradient of the weight: unfolded inputs times gradients, one product per position."""
-    if layer.transposed:
-        patches = _gradient_patches(layer, x, grad)
-        return Outer(_positions(x), patches, groups=layer.groups)
-    patches = _input_patches(layer, x)
-    return Outer(_positions(grad), patches, groups=layer.groups)
-
-
-def _input_patches(layer: Any, x: Tensor) -> Tensor:
-    """What the kernel sees at each output position, padding included, of whatever mode."""
-    mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
-    padded = F.pad(x, layer._reversed_padding_repeated_twice, mode=mode)
-    return _patches(layer, padded)
-
-
-def _gradient_patches(layer: Any, x: Tensor, grad: Tensor) -> Tensor:
-    """The output gradient under a transposed convolution's kernel, at each input position."""
-    sizes: list[int] = []
-    for d in range(x.dim() - 1, 1, -1):  # F.pad begins with the last dimension
-        axis = d - 2  # of the kernel
-        before = layer.padding[axis]
-        way = (x.shape[d] - 1) * layer.stride[axis]
-        covered = way + _span(layer, axis)
-        after = covered - before - grad.shape[d]
-        sizes += [before, after]
-    padded = F.pad(grad, sizes)
-    return _patches(layer, padded)
-
-
-def _patches(layer: Any, x: Tensor) -> Tensor:
-    """[B, T, C · kernel]: all positions of the kernel on x [B, C, *], which is padded already."""
-    windows = unfolded(x, layer.kernel_size, layer.stride, layer.dilation)
-    return windows.flatten(1, len(layer.kernel_size))
-
-
-def _span(layer: Any, d: int) -> int:
-    """How far the kernel reaches in a dimension, gaps of the dilation included."""
-    reach: int = layer.dilation[d] * (layer.kernel_size[d] - 1) + 1
-    return reach
-
-
-def _positions(x: Tensor) -> Tensor:
-    """[B, T, C] from [B, C, *]."""
-    flat = x.flatten(2)  # [B, C, T]
-    return flat.transpose(1, 2)
+def _padded(x: Tensor, around: tuple[int, ...], mode: str) -> Tensor:
+    """[B, *, C], padded, from [B, C, *]: in one copy if that is with zeros."""
+    last = x.movedim(1, -1)
+    if not any(around):
+        return last.contiguous()
+    if mode != "constant" or min(around) < 0:
+        return F.pad(x, around, mode=mode).movedim(1, -1).contiguous()
+    begins = around[::2][::-1]
+    ends = around[1::2][::-1]
+    sizes = [b + n + e for b, n, e in zip(begins, x.shape[2:], ends, strict=True)]
+    padded = x.new_zeros(len(x), *sizes, x.shape[1])
+    inner = padded
+    for dim, (begin, size) in enumerate(zip(begins, x.shape[2:], strict=True), start=1):
+        inner = inner.narrow(dim, begin, size)
+    inner.copy_(last)
+    return padded
 
 
 RULES: dict[type[nn.Module], Rule] = {
