@@ -140,14 +140,32 @@ LEDGERS = [
     Fault(
         "a complete last line taken for a torn one",
         LEDGER,
-        {"enumerate(lines[1:], start=2)": "enumerate(lines[1:-1], start=2)"},
+        {"elif number > 1:": "elif 1 < number < len(lines):"},
         TEST_LEDGER + "test_charges_add_up_and_survive",
     ),
     Fault(
         "a ledger believed although a line is lost",
         LEDGER,
         {"    if total != before + steps:\n": "    if False:\n"},
+        TEST_LEDGER + "test_totals_of_a_ledger_without_a_chain_are_checked",
+    ),
+    Fault(
+        "a ledger believed although its chain is broken",
+        LEDGER,
+        {'    if entry.get("hash") != _hash(entry, chain):\n': '    if "hash" not in entry:\n'},
+        TEST_LEDGER + "test_every_byte_is_in_the_chain",
+    ),
+    Fault(
+        "a chain that does not include the lines before",
+        LEDGER,
+        {"    digest = chain.copy()\n": "    digest = hashlib.sha256()\n"},
         TEST_LEDGER + "test_damage_that_no_crash_explains_is_an_error",
+    ),
+    Fault(
+        "starts of charging that cannot be told apart",
+        LEDGER,
+        {"secrets.token_hex(16)": '"0" * 32'},
+        TEST_LEDGER + "test_two_copies_that_are_both_charged_differ_from_their_starts_on",
     ),
     Fault(
         "a second writer not noticed",
@@ -160,7 +178,7 @@ LEDGERS = [
     Fault(
         "a ledger resumed under another plan",
         LEDGER,
-        {"if plan is not None and _canonical(plan) != plan_json:": "if False:"},
+        {"if plan is not None and _canonical(plan) != contents.plan_json:": "if False:"},
         TEST_LEDGER + "test_another_plan_is_refused",
     ),
 ]

@@ -21,6 +21,10 @@ def path(tmp_path):
     return tmp_path / "ledger.jsonl"
 
 
+def without_hash(line):
+    return {name: value for name, value in json.loads(line).items() if name != "hash"}
+
+
 def test_charges_add_up_and_survive(path):
     ledger = Ledger.create(path, PLAN)
     assert ledger.charged == 0
@@ -31,9 +35,11 @@ def test_charges_add_up_and_survive(path):
     again.charge(1)
     assert Ledger.open(path).charged == 16
     assert Ledger.open(path).plan == PLAN
-    assert [json.loads(line) for line in path.read_text().splitlines()[1:]] == [
+    assert [without_hash(line) for line in path.read_bytes().splitlines()[1:]] == [
+        {"start": ledger.starts[0]},
         {"charged": 10, "steps": 10},
         {"charged": 15, "steps": 5},
+        {"start": again.starts[1]},
         {"charged": 16, "steps": 1},
     ]
 
@@ -59,7 +65,7 @@ def test_a_charge_is_synchronised_to_disk_before_it_returns(path, monkeypatch):
     monkeypatch.setattr(os, "fsync", watch)
     ledger.charge(7)
     assert synced, "nothing was synchronised"
-    assert json.loads(synced[-1].splitlines()[-1]) == {"charged": 7, "steps": 7}
+    assert without_hash(synced[-1].splitlines()[-1]) == {"charged": 7, "steps": 7}
 
 
 def test_another_plan_is_refused(path):
@@ -97,36 +103,105 @@ def test_every_torn_last_line_is_a_charge_that_never_returned(path):
         resumed.charge(1)
         assert Ledger.open(path).charged == 11
         resumed.charge(1)
-        assert (
-            path.read_bytes()
-            == returned + b'{"charged": 11, "steps": 1}\n{"charged": 12, "steps": 1}\n'
-        )
+        assert path.read_bytes().startswith(returned)
+        added = path.read_bytes()[len(returned) :].splitlines()
+        assert [without_hash(line) for line in added] == [
+            {"start": resumed.starts[1]},
+            {"charged": 11, "steps": 1},
+            {"charged": 12, "steps": 1},
+        ]
 
 
 def test_damage_that_no_crash_explains_is_an_error(path):
     ledger = Ledger.create(path, PLAN)
     ledger.charge(10)
     ledger.charge(20)
-    header, first, second = path.read_bytes().splitlines(keepends=True)
+    header, start, first, second = path.read_bytes().splitlines(keepends=True)
     damaged = {
-        "garbage": [header, b"gar\xffbage\n", second],
-        "a line lost": [header, second],
-        "a line twice": [header, first, first],
-        "a total that falls": [header, first, b'{"charged": 5, "steps": 5}\n'],
-        "a charge taken back": [header, first, b'{"charged": 5, "steps": -5}\n'],
-        "two writers": [header, first, second, b'{"charged": 40, "steps": 30}\n'],
-        "no number": [header, b'{"charged": "10", "steps": 10}\n'],
+        "garbage": [header, start, b"gar\xffbage\n", second],
+        "a line lost": [header, start, second],
+        "a start lost": [header, first, second],
+        "a line twice": [header, start, first, first],
+        "lines swapped": [header, start, second, first],
         "no object": [header, b"[]\n"],
-        "no header": [first, second],
+        "no header": [start, first, second],
         "torn header": [header[:-5]],
         "empty": [],
-        "plan changed": [header.replace(b"5.1", b"9.9"), first],
-        "other version": [header.replace(b'"version": 1', b'"version": 2'), first],
+        "plan changed": [header.replace(b"5.1", b"9.9"), start, first],
+        "other version": [header.replace(b'"version": 2', b'"version": 3'), start, first],
+        "a line without its hash": [header, start, b'{"charged": 10, "steps": 10}\n'],
+        "fewer steps": [header, start, first.replace(b"10", b"1 ")],
     }
     for name, lines in damaged.items():
         path.write_bytes(b"".join(lines))
         with pytest.raises(DpvdError):
             pytest.fail(f"{name} was read as {Ledger.open(path).charged}")
+
+
+def test_every_byte_is_in_the_chain(path):
+    ledger = Ledger.create(path, PLAN)
+    ledger.charge(10)
+    ledger.charge(20)
+    whole = path.read_bytes()
+    for place in range(len(whole) - 1):  # a last line without its newline is a torn one
+        changed = bytearray(whole)
+        changed[place] ^= 1
+        path.write_bytes(bytes(changed))
+        with pytest.raises(DpvdError):
+            pytest.fail(f"byte {place} was changed, and {Ledger.open(path).charged} steps read")
+
+
+UNCHAINED_CHARGES = {
+    "a total that falls": [{"charged": 10, "steps": 10}, {"charged": 5, "steps": 5}],
+    "a charge taken back": [{"charged": 10, "steps": 10}, {"charged": 5, "steps": -5}],
+    "two writers": [{"charged": 10, "steps": 10}, {"charged": 40, "steps": 40}],
+    "no number": [{"charged": "10", "steps": 10}],
+}
+
+
+@pytest.mark.parametrize("entries", UNCHAINED_CHARGES.values(), ids=UNCHAINED_CHARGES)
+def test_totals_of_a_ledger_without_a_chain_are_checked(path, entries):
+    write_unchained(path, entries)
+    with pytest.raises(DpvdError, match="cannot be trusted"):
+        Ledger.open(path)
+
+
+def write_unchained(path, entries):
+    """As the first version of the format had it."""
+    canonical = json.dumps(PLAN, sort_keys=True, separators=(",", ":"))
+    fingerprint = hashlib.sha256(canonical.encode()).hexdigest()
+    lines = [{"fingerprint": fingerprint, "plan": PLAN, "version": 1}, *entries]
+    path.write_text("".join(json.dumps(line, sort_keys=True) + "\n" for line in lines))
+
+
+def test_a_ledger_without_a_chain_is_chained_from_its_next_charge_on(path):
+    write_unchained(path, [{"charged": 10, "steps": 10}])
+    old = Ledger.open(path)
+    assert (old.charged, old.head) == (10, None)
+    old.charge(5)
+    assert Ledger.open(path).charged == 15
+    assert Ledger.open(path).head == old.head is not None
+    path.write_bytes(path.read_bytes().replace(b'"charged": 10', b'"charged": 11'))
+    with pytest.raises(DpvdError, match="cannot be trusted"):
+        Ledger.open(path)
+
+
+def test_two_copies_that_are_both_charged_differ_from_their_starts_on(path, tmp_path):
+    ledger = Ledger.create(path, PLAN)
+    ledger.charge(10)
+    common = ledger.head
+    copy = tmp_path / "copy.jsonl"
+    shutil.copy(path, copy)
+    ledger.close()
+    ones, others = Ledger.open(path), Ledger.open(copy)
+    for one in (ones, others):
+        one.charge(5)
+    assert ones.charged == others.charged == 15
+    assert ones.starts[0] == others.starts[0]
+    assert ones.starts[1] != others.starts[1]
+    assert ones.has_passed(common)
+    assert others.has_passed(common)
+    assert not ones.has_passed(others.head)
 
 
 def test_a_second_writer_is_noticed(path):

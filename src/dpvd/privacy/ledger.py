@@ -1,7 +1,11 @@
 """The file that says how many steps have been paid for: charge before release.
 
-One JSON object per line. The first line holds the plan and its fingerprint; each further line one
-charge, ``{"charged": 30, "steps": 10}``: ten more steps, thirty in all.
+One JSON object per line. The first line holds the plan and its fingerprint. Whoever begins to
+charge writes ``{"start": "9f2c..."}``, a number that nobody else draws; each further line is one
+charge, ``{"charged": 30, "steps": 10}``: ten more steps, thirty in all. Every line ends with
+``"hash"``: SHA-256 of all bytes before the line and of the line without its hash. A line that is
+changed, dropped, repeated or moved breaks this chain, and two copies of a ledger that are both
+charged differ from their starts on.
 
 Why a crash can over-count but never under-count: :meth:`Ledger.charge` returns only after the line,
 newline included, is on disk, and the caller uses nothing of a step before it has returned. A line
@@ -16,7 +20,9 @@ the process ends, by whatever means; a second one is refused.
 import hashlib
 import json
 import os
+import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
@@ -30,23 +36,32 @@ except ImportError:  # Windows: a writer is noticed by the file's size alone
 
 __all__ = ["Ledger", "fingerprint"]
 
-_VERSION = 1
+_VERSION = 2
+_UNCHAINED = 1  # ledgers of this version are read, and chained from the next charge on
+
+_Chain = Any
+"""A running SHA-256 of all complete lines."""
 
 
 class Ledger:
     """The charges of one run, append-only; make one with :meth:`create` or :meth:`open`.
 
-    Guarantees: totals only grow, every total is the previous one plus its steps, and a charge is on
-    disk before :meth:`charge` returns. A ledger that something else wrote to meanwhile, or that
-    another process or object is charging, refuses to charge.
+    Guarantees: totals only grow, every total is the previous one plus its steps, every line is
+    chained to all before it, and a charge is on disk before :meth:`charge` returns. A ledger that
+    something else wrote to meanwhile, or that another process or object is charging, refuses to
+    charge.
     """
 
-    def __init__(self, path: Path, plan_json: str, charged: int, end: int, size: int) -> None:
+    def __init__(self, path: Path, contents: "_Contents", torn: int) -> None:
         self._path = path
-        self._plan_json = plan_json
-        self._charged = charged
-        self._end = end  # bytes of complete lines
-        self._size = size  # bytes of the file, a torn last line included
+        self._plan_json = contents.plan_json
+        self._charged = contents.charged
+        self._chain = contents.chain
+        self._heads = contents.heads
+        self._starts = contents.starts
+        self._end = contents.size  # bytes of complete lines
+        self._size = contents.size + torn  # bytes of the file, a torn last line included
+        self._started = False  # whether this object has written its start
         self._file: BinaryIO | None = None  # open, and locked, from the first charge on
         self._owner = 0  # the process that locked it
 
@@ -64,7 +79,7 @@ class Ledger:
             "plan": json.loads(plan_json),
             "version": _VERSION,
         }
-        line = _line(header)
+        line = _chained(header, hashlib.sha256())
         try:
             with open(path, "xb") as file:
                 _write_through(file, line)
@@ -76,7 +91,7 @@ class Ledger:
             ) from None
         except OSError as problem:
             raise DpvdError(f"cannot write the ledger {path}: {problem.strerror}") from None
-        return cls(path, plan_json, 0, len(line), len(line))
+        return cls(path, _Contents.of(path, [line[:-1]]), 0)
 
     @classmethod
     def open(cls, path: Path | str, plan: Mapping[str, Any] | None = None) -> "Ledger":
@@ -96,16 +111,13 @@ class Ledger:
             raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
         # What follows the last newline: nothing, or a torn line.
         *lines, torn = content.split(b"\n")
-        plan_json = _read_header(path, lines)
-        charged = 0
-        for number, line in enumerate(lines[1:], start=2):
-            charged = _read_charge(path, number, line, charged)
-        if plan is not None and _canonical(plan) != plan_json:
+        contents = _Contents.of(path, lines)
+        if plan is not None and _canonical(plan) != contents.plan_json:
             raise DpvdError(
                 f"the ledger {path} belongs to another plan; resume with the plan it was started"
                 " with, or start a new run"
             )
-        return cls(path, plan_json, charged, len(content) - len(torn), len(content))
+        return cls(path, contents, len(torn))
 
     def charge(self, steps: int) -> None:
         """Put ``steps`` more steps on the account; they are on disk when this returns.
@@ -116,7 +128,12 @@ class Ledger:
         """
         positive_int(steps=steps)
         total = self._charged + steps
-        line = _line({"charged": total, "steps": steps})
+        chain = self._chain.copy()
+        written = b""
+        start = secrets.token_hex(16)
+        if not self._started:
+            written = _chained({"start": start}, chain)
+        written += _chained({"charged": total, "steps": steps}, chain)
         try:
             file = self._locked_file()
             if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):
@@ -126,11 +143,16 @@ class Ledger:
                 )
             file.truncate(self._end)
             file.seek(self._end)
-            _write_through(file, line)
+            _write_through(file, written)
         except OSError as problem:
             raise DpvdError(f"cannot write the ledger {self._path}: {problem.strerror}") from None
+        if not self._started:
+            self._started = True
+            self._starts.append(start)
+        self._heads += [json.loads(line)["hash"] for line in written.splitlines()]
         self._charged = total
-        self._end = self._size = self._end + len(line)
+        self._chain = chain
+        self._end = self._size = self._end + len(written)
 
     def close(self) -> None:
         """Let another process charge. A closed ledger locks the file again when it is charged."""
@@ -188,6 +210,20 @@ class Ledger:
         return self._charged
 
     @property
+    def head(self) -> str | None:
+        """Hash of the last line, which stands for all of them; None where nothing is chained."""
+        return self._heads[-1] if self._heads else None
+
+    @property
+    def starts(self) -> tuple[str, ...]:
+        """The number that each start of charging has drawn, in order."""
+        return tuple(self._starts)
+
+    def has_passed(self, head: str) -> bool:
+        """Whether this hash is that of one of the ledger's lines."""
+        return head in self._heads
+
+    @property
     def plan(self) -> dict[str, Any]:
         """The plan that the ledger was started with (a copy)."""
         plan: dict[str, Any] = json.loads(self._plan_json)
@@ -226,9 +262,61 @@ def _digest(plan_json: str) -> str:
     return digest.hexdigest()
 
 
-def _line(entry: dict[str, Any]) -> bytes:
-    text = json.dumps(entry, sort_keys=True)
-    return text.encode() + b"\n"
+@dataclass
+class _Contents:
+    """What the complete lines of a ledger say.
+
+    Attributes:
+        plan_json: the plan in its canonical form.
+        charged: steps paid for.
+        heads: the hashes of the chained lines.
+        starts: the numbers of the starts.
+        chain: of all lines.
+        size: bytes of all lines.
+    """
+
+    plan_json: str
+    charged: int
+    heads: list[str]
+    starts: list[str]
+    chain: _Chain
+    size: int
+
+    @classmethod
+    def of(cls, path: Path, lines: list[bytes]) -> "_Contents":
+        """Read lines, given without their newlines, and check each against those before it."""
+        plan_json, is_chained = _read_header(path, lines)
+        contents = cls(plan_json, 0, [], [], hashlib.sha256(), 0)
+        for number, line in enumerate(lines, start=1):
+            entry = _entry(path, number, line)
+            if is_chained or "hash" in entry:
+                is_chained = True  # for the rest of the file
+                _check_hash(path, number, entry, contents.chain)
+                contents.heads.append(entry["hash"])
+            if "start" in entry:
+                contents.starts.append(str(entry["start"]))
+            elif number > 1:
+                contents.charged = _total(path, number, entry, contents.charged)
+            contents.chain.update(line + b"\n")
+            contents.size += len(line) + 1
+        return contents
+
+
+def _chained(entry: dict[str, Any], chain: _Chain) -> bytes:
+    """The line of an entry, chained to all before it; the chain then includes it."""
+    hashed = entry | {"hash": _hash(entry, chain)}
+    line = json.dumps(hashed, sort_keys=True).encode() + b"\n"
+    chain.update(line)
+    return line
+
+
+def _hash(entry: Mapping[str, Any], chain: _Chain) -> str:
+    """SHA-256 of all bytes in the chain, and of the entry without its hash."""
+    bare = {name: value for name, value in entry.items() if name != "hash"}
+    digest = chain.copy()
+    digest.update(_canonical(bare).encode())
+    found: str = digest.hexdigest()
+    return found
 
 
 def _write_through(file: Any, line: bytes) -> None:
@@ -247,7 +335,8 @@ def _sync_folder(folder: Path) -> None:
             os.close(handle)
 
 
-def _read_header(path: Path, lines: list[bytes]) -> str:
+def _read_header(path: Path, lines: list[bytes]) -> tuple[str, bool]:
+    """The plan in its canonical form, and whether all lines are chained."""
     try:
         header = json.loads(lines[0])
         version = header["version"]
@@ -258,29 +347,45 @@ def _read_header(path: Path, lines: list[bytes]) -> str:
             f"{path} does not begin like a ledger; if its run never started, delete it and start"
             " again"
         ) from None
-    if version != _VERSION:
+    if version not in (_UNCHAINED, _VERSION):
         raise DpvdError(
-            f"{path} is a ledger of version {version}; this release reads version {_VERSION}"
+            f"{path} is a ledger of version {version}; this release reads versions up to {_VERSION}"
         )
     plan_json = _canonical(plan)
     if _digest(plan_json) != fingerprint:
         raise DpvdError(
             f"the plan in the ledger {path} does not match its fingerprint: the file was changed"
         )
-    return plan_json
+    return plan_json, version == _VERSION
 
 
-def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
-    """Return the total of one line, having checked it against the total before it."""
+def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
     try:
         entry = json.loads(line)
+    except ValueError:
+        entry = None
+    if not isinstance(entry, dict):
+        raise _damaged(path, number)
+    return entry
+
+
+def _check_hash(path: Path, number: int, entry: Mapping[str, Any], chain: _Chain) -> None:
+    """Raise unless a line is the one that was written after exactly these lines."""
+    if entry.get("hash") != _hash(entry, chain):
+        raise DpvdError(
+            f"line {number} of the ledger {path} does not follow from the lines before it: a line"
+            " was changed, dropped, repeated or moved, and its account cannot be trusted"
+        )
+
+
+def _total(path: Path, number: int, entry: Mapping[str, Any], before: int) -> int:
+    """The total of one line, which is checked against the total before it."""
+    try:
         total = entry["charged"]
         steps = entry["steps"]
         positive_int(charged=total, steps=steps)
     except (KeyError, TypeError, ValueError):
-        raise DpvdError(
-            f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
-        ) from None
+        raise _damaged(path, number) from None
     if total != before + steps:
         raise DpvdError(
             f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were"
@@ -288,3 +393,7 @@ def _read_charge(path: Path, number: int, line: bytes, before: int) -> int:
         )
     charged: int = total
     return charged
+
+
+def _damaged(path: Path, number: int) -> DpvdError:
+    return DpvdError(f"line {number} of the ledger {path} is damaged; its account cannot be trusted")
