@@ -20,6 +20,7 @@ from dpvd.privacy.schedule import (
     sampling_rate,
     steps_in,
 )
+from dpvd.privacy.second_opinion import second_opinion
 
 __all__ = [
     "AccountantName",
@@ -46,6 +47,7 @@ __all__ = [
     "sampled_event",
     "sampling_in_words",
     "sampling_rate",
+    "second_opinion",
     "steps_for",
     "steps_in",
 ]

@@ -396,4 +396,6 @@ def _total(path: Path, number: int, entry: Mapping[str, Any], before: int) -> in
 
 
 def _damaged(path: Path, number: int) -> DpvdError:
-    return DpvdError(f"line {number} of the ledger {path} is damaged; its account cannot be trusted")
+    return DpvdError(
+        f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
+    )

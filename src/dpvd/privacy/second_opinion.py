@@ -81,9 +81,9 @@ def _epsilon(steps: Mapping[Step, int], delta: float, relation: Relation, swappe
         centred = values - float(masses @ values)
         spectrum *= rfft(_on_grid(centred, masses, spacing, points)) ** count
     composed = np.maximum(irfft(spectrum, points), 0.0)
-    places = np.fft.fftfreq(points, 1 / points)  # 0, 1, ..., -2, -1
-    order = np.argsort(places)
-    return _read_off(mean + spacing * places[order], composed[order], delta)
+    masses = np.fft.fftshift(composed)  # from the order 0, 1, ..., -2, -1
+    places = np.arange(points, dtype=np.float64) - points // 2
+    return _read_off(mean + spacing * places, masses, delta)
 
 
 def _losses(step: Step, relation: Relation, swapped: bool) -> tuple[Array, Array]:
@@ -117,8 +117,9 @@ def _on_grid(values: Array, masses: Array, spacing: float, points: int) -> Array
     below = np.floor(scaled)
     share = scaled - below
     place = below.astype(np.int64)
-    grid: Array = np.bincount(place % points, masses * (1 - share), points)
-    grid += np.bincount((place + 1) % points, masses * share, points)
+    grid = np.zeros(points)
+    np.add.at(grid, place % points, masses * (1 - share))
+    np.add.at(grid, (place + 1) % points, masses * share)
     return grid
 
 

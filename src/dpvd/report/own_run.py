@@ -10,7 +10,7 @@ from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.report.page import write_report
-from dpvd.runs import RECORD, RunRecord, own_record, save_own_model
+from dpvd.runs import RECORD, RunRecord, own_record, save_own_model, write_manifest
 from dpvd.training import FitResult, Recipe
 
 __all__ = ["write_run"]
@@ -54,5 +54,6 @@ def write_run(
     checksum = save_own_model(model, place)
     record = replace(record, model={**record.model, "checksum": checksum})
     record.write(place)
+    write_manifest(place)
     write_report(record, place)
     return record

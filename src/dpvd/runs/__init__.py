@@ -4,6 +4,7 @@ from dpvd.runs.charged import Charged, charged_in
 from dpvd.runs.execute import execute, train_and_evaluate
 from dpvd.runs.images import OwnImages, load_images
 from dpvd.runs.load import TrainedRun
+from dpvd.runs.manifest import write_manifest
 from dpvd.runs.metrics import evaluate, predict_dist
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
@@ -24,12 +25,15 @@ from dpvd.runs.run_dir import (
     CHECKSUM_KEY,
     FIGURES,
     LEDGER,
+    MANIFEST,
     MODEL,
     OPTIONS,
     RECORD,
     REPORT,
+    SIGNATURE,
     read_key,
 )
+from dpvd.runs.signature import create_key, sign_run
 from dpvd.runs.spent import Total, event_of, total_spent
 from dpvd.runs.sweep import SWEEP
 from dpvd.runs.tables import (
@@ -41,6 +45,7 @@ from dpvd.runs.tables import (
     prepare_table,
     resume_table,
 )
+from dpvd.runs.verify import Check, Verification, verify_run
 
 __all__ = [
     "CHECKPOINT",
@@ -48,12 +53,15 @@ __all__ = [
     "FIGURES",
     "INTERVAL",
     "LEDGER",
+    "MANIFEST",
     "MODEL",
     "OPTIONS",
     "RECORD",
     "REPORT",
+    "SIGNATURE",
     "SWEEP",
     "Charged",
+    "Check",
     "Method",
     "NetworkKind",
     "NetworkRule",
@@ -68,7 +76,9 @@ __all__ = [
     "Total",
     "TrainedRun",
     "TrainedTable",
+    "Verification",
     "charged_in",
+    "create_key",
     "default_batch_size",
     "default_clipping",
     "default_steps",
@@ -87,6 +97,9 @@ __all__ = [
     "read_key",
     "resume_table",
     "save_own_model",
+    "sign_run",
     "total_spent",
     "train_and_evaluate",
+    "verify_run",
+    "write_manifest",
 ]

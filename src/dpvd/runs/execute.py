@@ -13,6 +13,7 @@ from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.privacy import Guarantee
 from dpvd.runs.environment import environment, now
+from dpvd.runs.manifest import write_manifest
 from dpvd.runs.metrics import (
     NOT_MEASURED,
     alpha_histograms,
@@ -67,6 +68,7 @@ def execute(
     checksum = save_model(model, folder / MODEL)
     record = _record(run, result, test, checksum)
     record.write(folder)
+    write_manifest(folder)
     return record
 
 

@@ -15,10 +15,12 @@ __all__ = [
     "CHECKSUM_KEY",
     "FIGURES",
     "LEDGER",
+    "MANIFEST",
     "MODEL",
     "OPTIONS",
     "RECORD",
     "REPORT",
+    "SIGNATURE",
     "create_run_dir",
     "read_key",
     "reopen_run_dir",
@@ -29,6 +31,8 @@ OPTIONS = "options.json"
 MODEL = "model.safetensors"
 RECORD = "record.json"
 REPORT = "report.html"
+MANIFEST = "manifest.json"
+SIGNATURE = "signature.txt"
 CHECKSUM_KEY = "checksum.key"
 FIGURES = "figures"
 

@@ -15,6 +15,7 @@ from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.charged import charged_in, discard_uncharged
+from dpvd.runs.manifest import write_manifest
 from dpvd.runs.metrics import NOT_MEASURED
 from dpvd.runs.model_file import save_model
 from dpvd.runs.network import Method
@@ -56,6 +57,7 @@ def execute_table(run: PreparedTable, folder: Path) -> RunRecord:
     checksum = save_model(outcome.model, folder / MODEL)
     record = outcome_record(run, outcome, _measure(outcome), key, checksum)
     record.write(folder)
+    write_manifest(folder)
     return record
 
 

@@ -1,0 +1,186 @@
+"""A run's folder holds, or it is said which part of it does not."""
+
+import json
+import shutil
+
+import pytest
+
+from dpvd.errors import DpvdError
+from dpvd.privacy import Ledger
+from dpvd.runs import RunRecord, create_key, sign_run, verify_run, write_manifest
+from tests.cli.program import assert_refused, call, contents, train_line
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two finished runs, alike but for their noise."""
+    place = tmp_path_factory.mktemp("runs")
+    for name in ("one", "other"):
+        assert call(*train_line(place / name)).code == 0
+    return place
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(made / "one", folder)
+    return folder
+
+
+def problems_of(folder, **options):
+    return " | ".join(verify_run(folder, **options).problems)
+
+
+def test_a_run_holds_by_every_account(run):
+    before = contents(run)
+    found = verify_run(run)
+    assert found.holds, found.problems
+    stated = RunRecord.read(run).epsilon
+    assert found.epsilons["pld"] == pytest.approx(stated, rel=1e-9)
+    assert found.epsilons["fft"] == pytest.approx(stated, rel=2e-3)
+    assert found.epsilons["rdp"] > stated
+    assert contents(run) == before
+
+
+FILES = ("record.json", "model.safetensors", "options.json", "ledger.jsonl", "manifest.json")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_byte_is_found_and_its_file_named(run, name):
+    path = run / name
+    content = bytearray(path.read_bytes())
+    for place in range(3, len(content) - 1, max(1, len(content) // 7)):
+        changed = bytearray(content)
+        changed[place] ^= 1
+        path.write_bytes(bytes(changed))
+        found = problems_of(run)
+        assert found, f"byte {place} of {name} was changed"
+        if name != "manifest.json":  # a changed manifest disagrees with what it names
+            assert name in found or name.split(".")[0] in found
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file_is_found(run, name):
+    (run / name).unlink()
+    assert not verify_run(run).holds
+
+
+def test_the_model_of_another_run_is_found_although_the_manifest_was_renewed(run, made):
+    shutil.copy(made / "other" / "model.safetensors", run / "model.safetensors")
+    assert "model.safetensors: is not the file" in problems_of(run)
+    write_manifest(run)
+    assert problems_of(run) == "model: is not the one that the record was written for"
+
+
+def edit_record(run, change):
+    path = run / "record.json"
+    record = json.loads(path.read_text())
+    change(record)
+    path.write_text(json.dumps(record))
+    write_manifest(run)  # as whoever edits it on purpose would
+
+
+def test_a_smaller_epsilon_in_the_record_is_found_although_the_manifest_was_renewed(run):
+    def claim_less(record):
+        record["guarantee"]["epsilon"] *= 0.99
+
+    edit_record(run, claim_less)
+    assert "epsilon: 0.98" in problems_of(run)
+
+
+def test_fewer_steps_in_the_record_are_found(run):
+    def claim_fewer(record):
+        record["guarantee"]["steps"] -= 1
+
+    edit_record(run, claim_fewer)
+    assert "charges: 15 charged, 14 stated" in problems_of(run)
+
+
+def test_another_plan_in_the_record_is_found(run):
+    def claim_more_noise(record):
+        record["plan"]["noise_multiplier"] *= 2
+
+    edit_record(run, claim_more_noise)
+    assert "plans: the ledgers have others than the record" in problems_of(run)
+
+
+def lines_of(run):
+    return (run / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+
+
+TAMPERED = {
+    "dropped": lambda lines: lines[:3] + lines[4:],
+    "repeated": lambda lines: lines[:4] + lines[3:],
+    "moved": lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]],
+}
+
+
+@pytest.mark.parametrize("tamper", TAMPERED.values(), ids=TAMPERED)
+def test_ledger_lines_that_are_not_in_order_are_found(run, tamper):
+    lines = lines_of(run)
+    assert len(lines) > 6
+    (run / "ledger.jsonl").write_bytes(b"".join(tamper(lines)))
+    found = problems_of(run)
+    assert "does not follow from the lines before it" in found
+    assert "ledger.jsonl" in found
+
+
+def test_lines_taken_off_the_end_are_found_although_the_manifest_was_renewed(run):
+    (run / "ledger.jsonl").write_bytes(b"".join(lines_of(run)[:-1]))
+    assert "ends with another line than when the run was finished" in problems_of(run)
+    write_manifest(run)
+    assert "charges: 14 charged, 15 stated" in problems_of(run)
+
+
+def test_a_ledger_that_was_charged_again_is_found(run):
+    Ledger.open(run / "ledger.jsonl").charge(1)
+    assert "ledger.jsonl: is not the file" in problems_of(run)
+
+
+def test_a_folder_from_before_manifests_is_not_verified(run):
+    (run / "manifest.json").unlink()
+    assert "manifest" in problems_of(run)
+
+
+def test_a_signature_is_of_the_run_and_by_the_key(run, made, tmp_path):
+    public = create_key(tmp_path / "officer.key")
+    assert (tmp_path / "officer.key").stat().st_mode & 0o777 == 0o600
+    assert "cannot be read" in problems_of(run, key=public)  # nobody has signed yet
+    sign_run(run, tmp_path / "officer.key")
+    assert verify_run(run, key=public).holds
+    stranger = create_key(tmp_path / "stranger.key")
+    assert "not a signature of this run's manifest by this key" in problems_of(run, key=stranger)
+    shutil.copy(made / "other" / "manifest.json", run / "manifest.json")
+    assert "not a signature of this run's manifest" in problems_of(run, key=public)
+
+
+def test_keys_and_folders_that_are_none_are_refused(run, tmp_path):
+    (tmp_path / "text").write_text("no key")
+    with pytest.raises(DpvdError, match="not an Ed25519 private key"):
+        sign_run(run, tmp_path / "text")
+    assert "not an Ed25519 public key" in problems_of(run, key=tmp_path / "text")
+    with pytest.raises(DpvdError, match="there is no run folder"):
+        verify_run(tmp_path / "nowhere")
+    create_key(tmp_path / "key")
+    with pytest.raises(DpvdError, match="exists already"):
+        create_key(tmp_path / "key")
+
+
+def test_the_commands_say_it_and_their_exit_codes_do(run, tmp_path):
+    good = call("verify", run)
+    assert good.code == 0, good
+    assert good.out.splitlines()[-1] == "verified"
+    told = call("sign", "--new-key", tmp_path / "key")
+    assert told.code == 0, told
+    assert call("sign", run, "--key", tmp_path / "key").code == 0
+    signed = call("verify", run, "--key", tmp_path / "key.pub", "--json")
+    assert signed.code == 0
+    assert signed.json["verified"]
+    assert set(signed.json["epsilon"]) == {"pld", "rdp", "fft"}
+    (run / "options.json").write_text("{}")
+    bad = call("verify", run)
+    assert bad.code == 1
+    assert "options.json" in bad.out.splitlines()[-1]
+    assert_refused(call("sign", run, "--key", tmp_path / "key"), "does not hold", "options.json")
+    assert_refused(call("sign", run), "name the run and the key")
+    assert_refused(call("sign", run, "--new-key", tmp_path / "more"), "give it alone")
