@@ -100,6 +100,8 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "predict": output(f"predict {run} {examples} --json"),
         "export": output(f"export {run} --format torch --out {folder / 'model.pt2'} --json"),
         "show": output(f"show {run} --json"),
+        "verify": output(f"verify {run} --json"),
+        "sign": output(f"sign --new-key {folder / 'officer.key'} --json"),
         "compare": output(f"compare {run} --json"),
         "reproduce": output(f"reproduce fig3 --quick --out {folder / 'reproduction'} --json"),
         "doctor": output("doctor --json"),

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from dpvd.cli.console import print_line
+from dpvd.cli.console import print_json, print_line
+from dpvd.cli.options import AsJson
 from dpvd.errors import DpvdError
 from dpvd.runs import create_key, sign_run, verify_run
 from dpvd.settings import Group
@@ -38,12 +39,16 @@ def sign(
             show_default=False,
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Sign a finished run, or make the key to sign with."""
     if new_key is not None:
         if run is not None or key is not None:
             raise DpvdError("--new-key makes a key and signs nothing: give it alone")
         public = create_key(new_key)
+        if as_json:
+            print_json({"signature": None, "public_key": str(public)})
+            return
         print_line(f"private key {new_key}: keep it to yourself")
         print_line(f"public key {public}: for whoever runs dpvd verify RUN --key {public}")
         return
@@ -52,4 +57,8 @@ def sign(
     found = verify_run(run)
     if not found.holds:
         raise DpvdError(f"{run} is not signed, because it does not hold: {found.problems[0]}")
-    print_line(f"signature {sign_run(run, key)}")
+    signature = sign_run(run, key)
+    if as_json:
+        print_json({"signature": str(signature), "public_key": None})
+    else:
+        print_line(f"signature {signature}")
