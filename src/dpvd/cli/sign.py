@@ -26,7 +26,7 @@ def sign(
     key: Annotated[
         Path | None,
         typer.Option(
-            help="File of the private key to sign with.",
+            help="File of the private key to sign with. Required unless --new-key is given.",
             rich_help_panel=Group.DATA,
             show_default=False,
         ),
@@ -34,7 +34,7 @@ def sign(
     new_key: Annotated[
         Path | None,
         typer.Option(
-            help="Make a key instead: the private one in this file, the public one in FILE.pub.",
+            help="Make a key: the private one in this file, the public one in FILE.pub. Default: sign.",
             rich_help_panel=Group.OUTPUT,
             show_default=False,
         ),
