@@ -34,7 +34,7 @@ def sign(
     new_key: Annotated[
         Path | None,
         typer.Option(
-            help="Make a key: the private one in this file, the public one in FILE.pub. Default: sign.",
+            help="Make a key: private in this file, public in FILE.pub. Default: sign the run.",
             rich_help_panel=Group.OUTPUT,
             show_default=False,
         ),
