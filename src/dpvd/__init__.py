@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from dpvd import export as export
     from dpvd import files as files
     from dpvd import grads as grads
+    from dpvd import loader as loader
+    from dpvd import losses as losses
     from dpvd import mechanisms as mechanisms
     from dpvd import native as native
     from dpvd import nn as nn
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from dpvd import statistics as statistics
     from dpvd import tabular as tabular
     from dpvd import training as training
+    from dpvd import tree as tree
     from dpvd.errors import DpvdError
     from dpvd.grads import ClippedSum, Clipping, Problem, check, clipped_grad, fix
     from dpvd.nn import kl, log_alpha, prune, sparsity, variational
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
     from dpvd.privacy import Guarantee, Relation
     from dpvd.runs import RunRecord, TrainedRun, predict_dist
     from dpvd.sklearn import DPVDClassifier, DPVDRegressor
-    from dpvd.training import PrivateStep, Recipe, fit
+    from dpvd.training import PrivateStep, Recipe, fit, make_private
 
 __version__ = "0.1.0"  # the only place: pyproject.toml reads it from here
 
@@ -48,6 +51,8 @@ _MODULES = (
     "export",
     "files",
     "grads",
+    "loader",
+    "losses",
     "mechanisms",
     "native",
     "nn",
@@ -60,6 +65,7 @@ _MODULES = (
     "statistics",
     "tabular",
     "training",
+    "tree",
 )
 
 _HOMES = {
@@ -82,6 +88,7 @@ _HOMES = {
     "fix": "dpvd.grads",
     "kl": "dpvd.nn",
     "log_alpha": "dpvd.nn",
+    "make_private": "dpvd.training",
     "predict_dist": "dpvd.runs",
     "prune": "dpvd.nn",
     "sparsity": "dpvd.nn",
@@ -108,6 +115,7 @@ __all__ = [
     "fix",
     "kl",
     "log_alpha",
+    "make_private",
     "predict_dist",
     "prune",
     "sparsity",

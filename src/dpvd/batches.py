@@ -4,32 +4,70 @@ from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from dpvd.mechanisms import BitSource, Draw, DrawnBatch, FixedSizeSampler, PoissonSampler
+from dpvd.errors import DpvdError
+from dpvd.mechanisms import BitSource, Draw, FixedSizeSampler, PoissonSampler, marked
+from dpvd.tree import leaves_of, mapped
 
-__all__ = ["prefetched", "read_batches"]
+__all__ = ["Columns", "prefetched", "read_batches"]
 
 _Item = TypeVar("_Item")
 
 
+class Columns:
+    """Tensors or arrays with the examples along their first dimension, in any containers.
+
+    Only rows that are asked for are read: arrays may lie in memory-mapped files.
+
+    Raises:
+        DpvdError: if there is anything else, or lengths differ.
+
+    >>> Columns({"x": torch.arange(6).reshape(3, 2), "y": np.arange(3)}).rows(torch.tensor([2]))
+    {'x': tensor([[4, 5]]), 'y': tensor([2])}
+    """
+
+    def __init__(self, data: Any) -> None:
+        leaves = list(leaves_of(data))
+        for path, leaf in leaves:
+            _check_column(data, path, leaf)
+        lengths = [len(leaf) if leaf.ndim else 0 for _, leaf in leaves]
+        if not leaves:
+            raise _no_columns(data, "", data)
+        if len(set(lengths)) > 1:
+            raise DpvdError(f"the tensors of the data must have equal length, got {lengths}")
+        self.data = data
+        self._length = lengths[0]
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, position: int) -> Any:
+        """One example, as a data set returns it."""
+        return mapped(lambda column: column[position], self.data)
+
+    def rows(self, which: Tensor, device: torch.device | str | None = None) -> Any:
+        """A batch: tensors of these examples in the containers of the data."""
+        return mapped(lambda column: _gather(column, which, device), self.data)
+
+
 def read_batches(
-    tensors: tuple[Tensor, ...],
+    columns: Columns,
     sampler: PoissonSampler | FixedSizeSampler,
     bits: BitSource,
     *,
     steps: Iterable[int],
     fingerprint: str,
     device: torch.device | str | None,
-) -> Generator[DrawnBatch, None, None]:
+) -> Generator[Any, None, None]:
     """Yield a batch for each of these steps of the plan with this fingerprint."""
-    examples = len(tensors[0])
     for step in steps:
-        rows = sampler.draw(examples, bits)
+        rows = sampler.draw(len(columns), bits)
         draw = Draw(fingerprint, step, len(rows))
-        batch = [_gather(tensor, rows, device) for tensor in tensors]
-        yield DrawnBatch(batch, draw)
+        batch = columns.rows(rows, device)
+        yield marked(batch, draw)
 
 
 def prefetched(items: Generator[_Item, None, None]) -> Generator[_Item, None, None]:
@@ -53,7 +91,37 @@ def prefetched(items: Generator[_Item, None, None]) -> Generator[_Item, None, No
             pool.submit(items.close)
 
 
-def _gather(tensor: Tensor, rows: Tensor, device: torch.device | str | None) -> Tensor:
-    positions = rows.to(tensor.device)
-    chosen = tensor.index_select(0, positions)  # several times as fast as tensor[rows]
+def _check_column(data: Any, path: str, leaf: Any) -> None:
+    if isinstance(leaf, Tensor):
+        return
+    if not isinstance(leaf, np.ndarray):
+        raise _no_columns(data, path, leaf)
+    try:
+        torch.from_numpy(np.empty(0, leaf.dtype.newbyteorder("=")))
+    except TypeError:
+        raise DpvdError(
+            f"data{path} is an array of type {leaf.dtype}, of which torch makes no tensor: give"
+            " numbers, or a data set of examples and a collate function, plan.loader(dataset,"
+            " collate_fn=...)"
+        ) from None
+
+
+def _no_columns(data: Any, path: str, leaf: Any) -> DpvdError:
+    got = f"data{path} is of type" if path else "got"
+    return DpvdError(
+        "data must be a tensor or a tuple of tensors, or arrays or a dictionary of them, with the"
+        f" examples along the first dimension, {got} {type(leaf).__name__}: give a Dataset, or a"
+        " list of examples, to plan.loader(dataset, collate_fn=...), which makes a DataLoader of it"
+    )
+
+
+def _gather(
+    column: Tensor | np.ndarray[Any, Any], rows: Tensor, device: torch.device | str | None
+) -> Tensor:
+    if isinstance(column, Tensor):
+        positions = rows.to(column.device)
+        chosen = column.index_select(0, positions)  # several times as fast as tensor[rows]
+    else:
+        copy = np.asarray(column[rows.numpy()])
+        chosen = torch.from_numpy(copy.astype(copy.dtype.newbyteorder("="), copy=False))
     return chosen.to(device)

@@ -4,7 +4,7 @@ The engine executes the plan and the accountant reads the same plan, so they can
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
@@ -12,9 +12,8 @@ from typing import Any
 
 import torch
 from dp_accounting import DpEvent
-from torch import Tensor
 
-from dpvd.batches import prefetched, read_batches
+from dpvd.batches import Columns, prefetched, read_batches
 from dpvd.errors import (
     Choice,
     DpvdError,
@@ -27,13 +26,14 @@ from dpvd.errors import (
     positive_int,
 )
 from dpvd.grads import Clipping, ClippingMode
+from dpvd.loader import Collate, DrawsInPasses, PlannedLoader, as_dataset
 from dpvd.mechanisms import (
     BitSource,
-    DrawnBatch,
     FixedSizeSampler,
     PoissonSampler,
     SeededBits,
     SystemBits,
+    handed_out,
 )
 from dpvd.privacy import (
     AccountantName,
@@ -203,20 +203,21 @@ class PrivacyPlan:
 
     def batches(
         self,
-        data: Tensor | tuple[Tensor, ...],
+        data: Any,
         *,
         bits: BitSource | None = None,
         start: int = 0,
         device: torch.device | str | None = None,
         prefetch: bool = False,
-    ) -> Iterator[DrawnBatch]:
+    ) -> Iterator[Any]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
         Only the rows that were drawn are read, and they keep their type: data may lie in
         memory-mapped files, and images travel as the bytes they are.
 
         Args:
-            data: tensors with the examples along the first dimension, as many as the plan says.
+            data: tensors or arrays with the examples along the first dimension, as many as the plan
+                says; in tuples, dictionaries or dataclasses, in which the batches then come, too.
             bits: where the draw comes from; the plan's own stream if not given.
             start: how many steps have been taken already (``step.position``).
             device: where batches are wanted; where the data is, if not given.
@@ -229,17 +230,13 @@ class PrivacyPlan:
             DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the
                 plan's kind, or the plan has no step ``start``.
         """
-        tensors = self.check_data(data)
-        if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= self.steps:
-            raise DpvdError(
-                f"start must be a whole number from 0 to the plan's {self.steps} steps, got"
-                f" {start!r}"
-            )
+        columns = self.check_data(data)
+        self._check_start(start)
         if bits is not None:
             self.check_source(bits, "bits")
-        stream = self._sampling_bits(len(tensors[0]), start) if bits is None else bits
+        stream = self._sampling_bits(len(columns), start) if bits is None else bits
         batches = read_batches(
-            tensors,
+            columns,
             self.sampler,
             stream,
             steps=range(start, self.steps),
@@ -247,8 +244,88 @@ class PrivacyPlan:
             device=device,
         )
         if prefetch and not isinstance(stream, SeededBits):
-            return prefetched(batches)
-        return batches
+            batches = prefetched(batches)
+        return handed_out(batches)
+
+    def loader(
+        self,
+        dataset: Any,
+        *,
+        collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+        start: int = 0,
+        persistent_workers: bool = False,
+        prefetch_factor: int | None = None,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+    ) -> PlannedLoader:
+        """A ``torch.utils.data.DataLoader`` whose batches are the plan's draws.
+
+        One pass is one epoch, and the next pass goes on where it ended: as many passes as the plan
+        has epochs take all of its steps.
+
+        Edge cases: an empty draw is a batch without rows. To make one, the first example is
+        collated and its row cut off.
+
+        Args:
+            dataset: a map-style data set, a ``datasets.Dataset``, a list of examples; or tensors
+                and arrays, as for :meth:`batches`.
+            collate_fn: makes a batch of a list of examples, with one row for each, from that
+                example alone; torch's own if not given.
+            num_workers: processes that read examples; 0 reads them in this one.
+            pin_memory: as of torch's DataLoader, and so are ``persistent_workers``,
+                ``prefetch_factor``, ``worker_init_fn`` and ``multiprocessing_context``.
+            start: how many steps have been taken already (``step.position``).
+
+        Raises:
+            DpvdError: if examples cannot be had by number, they are not as many as the plan says,
+                or the plan has no step ``start``.
+        """
+        examples = as_dataset(dataset)
+        self._check_length(len(examples))
+        self._check_start(start)
+
+        def draw_from(step: int) -> Iterator[list[int]]:
+            count = len(examples)
+            self._check_length(count)
+            stream = self._sampling_bits(count, step)
+            while True:
+                drawn: list[int] = self.sampler.draw(count, stream).tolist()
+                yield drawn
+
+        draws = DrawsInPasses(
+            draw_from,
+            self._pass_end,
+            fingerprint=self.fingerprint,
+            steps=self.steps,
+            start=start,
+        )
+        options = {
+            "num_workers": num_workers,
+            "pin_memory": pin_memory,
+            "persistent_workers": persistent_workers,
+            "prefetch_factor": prefetch_factor,
+            "worker_init_fn": worker_init_fn,
+            "multiprocessing_context": multiprocessing_context,
+        }
+        return PlannedLoader(examples, draws, collate_fn, options)
+
+    def _pass_end(self, position: int) -> int:
+        """The step before which the epoch of step ``position`` ends."""
+        epoch = int(position * self.batch_size / self.examples)
+        end = position
+        while end <= position and end < self.steps:
+            epoch += 1
+            end = steps_in(epoch, batch_size=self.batch_size, examples=self.examples)
+        return min(end, self.steps)
+
+    def _check_start(self, start: int) -> None:
+        if isinstance(start, bool) or not isinstance(start, int) or not 0 <= start <= self.steps:
+            raise DpvdError(
+                f"start must be a whole number from 0 to the plan's {self.steps} steps, got"
+                f" {start!r}"
+            )
 
     def check_source(self, bits: BitSource, name: str) -> None:
         """Raise unless random bits are of the kind that the plan, and so its statement, names."""
@@ -259,36 +336,25 @@ class PrivacyPlan:
                 " its statement says so"
             )
 
-    def check_data(self, data: Tensor | tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """The tensors of the data, which must be as many examples as the plan is for.
+    def check_data(self, data: Any) -> Columns:
+        """The columns of the data, which must be as many examples as the plan is for.
 
         Raises:
             DpvdError: if they are not.
         """
-        tensors = (data,) if isinstance(data, Tensor) else data
-        if (
-            not isinstance(tensors, tuple | list)
-            or not tensors
-            or not all(isinstance(t, Tensor) for t in tensors)
-        ):
+        columns = data if isinstance(data, Columns) else Columns(data)
+        self._check_length(len(columns))
+        return columns
+
+    def _check_length(self, length: int) -> None:
+        """Raise if the data have another length than the plan is for."""
+        near = self.secret_size and self.examples <= 2 * length and length <= 2 * self.examples
+        if length != self.examples and not near:
             raise DpvdError(
-                f"data must be a tensor or a tuple of tensors, got {type(data).__name__}: a loader"
-                " or a data set draws its own batches, which the account knows nothing of; give"
-                " the tensors behind it"
-            )
-        lengths = [len(tensor) if tensor.dim() > 0 else 0 for tensor in tensors]
-        if len(set(lengths)) > 1:
-            raise DpvdError(f"the tensors of the data must have equal length, got {lengths}")
-        near = (
-            self.secret_size and self.examples <= 2 * lengths[0] and lengths[0] <= 2 * self.examples
-        )
-        if lengths[0] != self.examples and not near:
-            raise DpvdError(
-                f"the plan is for {self.examples} examples, the data have {lengths[0]}: make the"
-                f" plan with examples={lengths[0]}, or with secret_size=True and a round number"
+                f"the plan is for {self.examples} examples, the data have {length}: make the"
+                f" plan with examples={length}, or with secret_size=True and a round number"
                 " close to it"
             )
-        return tuple(tensors)
 
     def _sampling_bits(self, examples: int, start: int) -> BitSource:
         """The plan's own stream, a seeded one after the draws of the first ``start`` steps."""

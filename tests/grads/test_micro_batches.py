@@ -10,7 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpvd.errors import DpvdError
-from dpvd.grads import Clipping, ClippingMode, Engine, clipped_grad, micro_batches
+from dpvd.grads import (
+    Clipping,
+    ClippingMode,
+    Engine,
+    as_batch,
+    batch_size,
+    clipped_grad,
+    micro_batches,
+)
 from dpvd.nn import NoiseTape, noise_from, sampling
 from dpvd.privacy import Relation
 from tests.grads.models import LAYERS, cross_entropy, make_batch, two_layers
@@ -175,9 +183,11 @@ def test_a_slice_has_at_least_one_example(size, generator):
 
 def test_slices_are_in_order_and_complete(generator):
     x, y = make_batch(7, generator)
-    parts = list(micro_batches((x, y), 3))
-    assert [len(part) for part, _ in parts] == [3, 3, 1]
-    assert torch.equal(torch.cat([part for part, _ in parts]), x)
-    assert torch.equal(torch.cat([labels for _, labels in parts]), y)
-    assert [len(part) for part, _ in micro_batches((x[:0], y[:0]), 3)] == [0]
-    assert [len(part) for part, _ in micro_batches((x, y), None)] == [7]
+    whole = as_batch((x, y))
+    parts = list(micro_batches(whole, 3))
+    assert [batch_size(part) for part in parts] == [3, 3, 1]
+    assert torch.equal(torch.cat([part.tensors[0] for part in parts]), x)
+    assert torch.equal(torch.cat([part.tensors[1] for part in parts]), y)
+    empty = as_batch((x[:0], y[:0]))
+    assert [batch_size(part) for part in micro_batches(empty, 3)] == [0]
+    assert [batch_size(part) for part in micro_batches(whole, None)] == [7]

@@ -1,9 +1,10 @@
 """Clipped sums of per-example gradients. Knows nothing of noise."""
 
 from dpvd.grads.api import ClippedSum, clipped_grad
-from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, micro_batches
+from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, losses_of, micro_batches, rows
 from dpvd.grads.clipper import GradientClipper, Isolation
 from dpvd.grads.clipping import Clipping, ClippingMode, Grouping, Jacobian
+from dpvd.grads.criterion import refuse_reduction
 from dpvd.grads.engines import Engine
 from dpvd.grads.isolation import NotIsolated, digest, modules_of
 from dpvd.grads.per_example import ClippedGradients
@@ -30,6 +31,9 @@ __all__ = [
     "clipped_grad",
     "digest",
     "fix",
+    "losses_of",
     "micro_batches",
     "modules_of",
+    "refuse_reduction",
+    "rows",
 ]

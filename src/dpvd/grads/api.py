@@ -80,8 +80,10 @@ def clipped_grad(
 
     Args:
         model: any module whose examples do not interact.
-        loss_fn: ``loss_fn(model, *batch)``, one value per example.
-        batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
+        loss_fn: ``loss_fn(model, *batch)``, one value per example; ``loss_fn(model, batch)`` for a
+            batch that is no tuple or list; or a criterion of torch with reduction="none".
+        batch: a tensor, or tuples, dictionaries or dataclasses of tensors, with the examples along
+            the first dimension.
         clipping: the bound on each example's gradient.
         engine: how to compute it.
         micro_batch: at most this many examples go through the model at once, to limit memory; None

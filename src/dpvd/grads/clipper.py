@@ -12,12 +12,14 @@ import torch
 from torch import nn
 
 from dpvd.errors import DpvdError, choice, non_negative, positive_int
-from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, micro_batches, rows
+from dpvd.grads.batch import Batch, Layout, LossFn, as_batch, batch_size, micro_batches, rows
 from dpvd.grads.clipping import Clipping, Grouping
+from dpvd.grads.criterion import as_loss_fn
 from dpvd.grads.engines import ENGINES, Engine
 from dpvd.grads.factored import CannotFactor, factored, find_units
 from dpvd.grads.isolation import (
     BufferWatch,
+    NotIsolated,
     StructureWatch,
     Subject,
     examine,
@@ -72,7 +74,7 @@ class GradientClipper:
             positive_int(micro_batch=micro_batch)
         non_negative(kept_mb=kept_mb)
         self.model = model
-        self.loss_fn = loss_fn
+        self.loss_fn = as_loss_fn(loss_fn)
         self.clipping = clipping
         self.micro_batch = micro_batch
         requested = choice(engine, Engine, "engine")
@@ -82,6 +84,7 @@ class GradientClipper:
         self._watch: StructureWatch | None = None
         self._grouping: Grouping | None = None
         self._compiled = False
+        self._layout: Layout | None = None
 
     def current_grouping(self) -> Grouping:
         """The trainable parameters and their clipping groups, as the model is now.
@@ -129,7 +132,8 @@ class GradientClipper:
         and nothing is concluded from it.
 
         Args:
-            batch: a tensor, or a tuple of tensors, with the examples along the first dimension.
+            batch: a tensor, a tuple of tensors, a dictionary or a dataclass of them, with the
+                examples along the first dimension; constants beside them are the same every time.
             step: number of the step, from 1, by which later checks are spread; 0 counts the batches
                 instead.
             grouping: what `current_grouping` has just returned, if it was asked.
@@ -137,22 +141,35 @@ class GradientClipper:
         Raises:
             DpvdError: as :func:`dpvd.grads.clipped_grad`.
         """
-        tensors = as_batch(batch)
+        examples = as_batch(batch)
+        self._check_layout(examples.layout)
         _refuse_autocast()
         if self._watch is not None and not self._watch.same_loss(self.loss_fn):
             self._grouping = None  # work everything out anew
         if grouping is None or grouping is not self._grouping:
             grouping = self.current_grouping()
-        if batch_size(tensors) == 0:
+        if batch_size(examples) == 0:
             yield _no_gradients(grouping, self.clipping)
             return
         with _eager(self._compiled):
-            self._engines.prepare(tensors, step)
-        for part in micro_batches(tensors, self.micro_batch):
+            self._engines.prepare(examples, step)
+        for part in micro_batches(examples, self.micro_batch):
             with _eager(self._compiled):
                 found = self._engines.run(part, self.clipping)
             yield found
             del found  # free its memory before the next one is made
+
+    def _check_layout(self, layout: Layout) -> None:
+        """Raise if a batch is made up in another way than the first one.
+
+        What differs between batches and is no row of an example, such as the length of the longest
+        sequence, tells every example of the others.
+        """
+        first = self._layout
+        if first is None:
+            self._layout = layout
+        elif layout != first:
+            raise NotIsolated(layout.difference(first))
 
 
 class _EngineChoice:

@@ -1,7 +1,15 @@
 """Random bits, Gaussian noise and samplers: all the randomness that protects data."""
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
-from dpvd.mechanisms.drawn import Draw, DrawnBatch, check_draw, draw_of
+from dpvd.mechanisms.drawn import (
+    Draw,
+    DrawnBatch,
+    carry,
+    check_draw,
+    draw_of,
+    handed_out,
+    marked,
+)
 from dpvd.mechanisms.noise import (
     GridNoise,
     check_noise,
@@ -21,9 +29,12 @@ __all__ = [
     "Sampler",
     "SeededBits",
     "SystemBits",
+    "carry",
     "check_draw",
     "check_noise",
     "draw_of",
+    "handed_out",
+    "marked",
     "noise_on_grid",
     "release_sums",
     "standard_normal",

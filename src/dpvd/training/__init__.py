@@ -1,5 +1,6 @@
 """Training: one auditable step, and the loop around it."""
 
+from dpvd.losses import cross_entropy
 from dpvd.training.account import Account, charge_release, remember
 from dpvd.training.account_store import entries_of
 from dpvd.training.adam_bc import AdamBC, NoiseAware
@@ -7,7 +8,7 @@ from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
 from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit
-from dpvd.training.losses import cross_entropy
+from dpvd.training.private import make_private
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
 from dpvd.training.step import Earlier, PrivateStep
@@ -33,5 +34,6 @@ __all__ = [
     "cross_entropy",
     "entries_of",
     "fit",
+    "make_private",
     "remember",
 ]

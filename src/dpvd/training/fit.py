@@ -4,19 +4,20 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, positive_int
 from dpvd.grads import Isolation, LossFn
+from dpvd.losses import cross_entropy
 from dpvd.mechanisms import SeededBits
 from dpvd.nn import noise_from
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon_curve
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimizer
-from dpvd.training.losses import cross_entropy
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 
@@ -60,7 +61,7 @@ class FitResult:
 
 def fit(
     model: nn.Module,
-    data: tuple[Tensor, ...],
+    data: Any,
     plan: PrivacyPlan,
     recipe: Recipe,
     *,
@@ -89,9 +90,9 @@ def fit(
 
     Args:
         model: trained in place.
-        data: tensors with the examples along the first dimension, as ``loss_fn`` takes them after
-            the model. They may be memory-mapped, and of any type that the model or the loss
-            converts; batches go to the model's device.
+        data: tensors or arrays with the examples along the first dimension, in the containers that
+            ``loss_fn`` takes after the model. They may be memory-mapped, and of any type that the
+            model or the loss converts; batches go to the model's device.
         plan: what may be done to the data.
         recipe: how to optimise.
         delta: δ of the guarantee.
@@ -119,7 +120,7 @@ def fit(
             left, the folder holds another run, or its files are damaged.
     """
     positive_int(evaluations=evaluations)
-    data = plan.check_data(data)
+    columns = plan.check_data(data)
     model.train()
     place = None if folder is None else Path(folder)
     moved_by = recipe.make_optimizer(model.parameters()) if optimizer is None else optimizer
@@ -134,7 +135,7 @@ def fit(
         )
         budget = dict(zip(points, spent, strict=True))
         batches = plan.batches(
-            data,
+            columns,
             bits=run.sampling,
             start=run.step.position,
             device=run.device,
@@ -240,7 +241,7 @@ class _Run:
             return parameter.device
         return None
 
-    def take(self, batch: tuple[Tensor, ...]) -> None:
+    def take(self, batch: Any) -> None:
         for group, schedule in zip(self.step.optimizer.param_groups, self.schedules, strict=True):
             group["lr"] = schedule(self.step.position)
         with noise_from(self.generator):

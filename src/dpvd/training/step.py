@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, choice
 from dpvd.grads import (
+    Batch,
     ClippedGradients,
     GradientClipper,
     Grouping,
@@ -21,6 +22,7 @@ from dpvd.grads import (
     NotIsolated,
     as_batch,
     batch_size,
+    losses_of,
     micro_batches,
     modules_of,
 )
@@ -86,8 +88,11 @@ class PrivateStep:
 
     Args:
         model: the network; variational layers are welcome, not needed.
-        loss_fn: ``loss_fn(model, *batch)``, one value per example.
-        plan: what may be done to the data; batches must come from ``plan.batches``.
+        loss_fn: one value per example: ``loss_fn(model, *batch)`` for a batch that is a tuple or a
+            list, ``loss_fn(model, batch)`` for anything else, such as a dictionary; or a criterion
+            of torch with reduction="none", which gets ``model(x)`` and ``y``.
+        plan: what may be done to the data; batches must come from ``plan.batches`` or
+            ``plan.loader``.
         optimizer: any torch optimizer that holds exactly the trainable parameters of the model.
         kl_weight: w as a function of the step; None trains without the KL term.
         ledger: where steps are charged; in memory only if None.
@@ -110,7 +115,7 @@ class PrivateStep:
     def __init__(
         self,
         model: nn.Module,
-        loss_fn: LossFn,
+        loss_fn: LossFn | nn.Module,
         plan: PrivacyPlan,
         optimizer: torch.optim.Optimizer,
         *,
@@ -169,7 +174,7 @@ class PrivateStep:
         self.accept_weights()
 
     def __call__(self, batch: Any) -> None:
-        """Take one step on a batch drawn by ``plan.batches``.
+        """Take one step on a batch drawn by ``plan.batches`` or ``plan.loader``.
 
         Raises:
             DpvdError: if the plan's steps are used up, the batch is not the next of the plan's, or
@@ -181,24 +186,22 @@ class PrivateStep:
             raise DpvdError(
                 f"the plan's {self.plan.steps} steps are used up: one more would pass its budget"
             )
-        tensors = as_batch(batch)
-        draw = self._draw_of(batch, batch_size(tensors))
+        examples = as_batch(batch)
+        draw = self._draw_of(batch, batch_size(examples))
         # Asked once in a step: it looks at every module.
         grouping = self.clipper.current_grouping() if self.plan.private else None
         parameters = self.parameters if grouping is None else grouping.parameters
         check_parameters(self.optimizer, parameters)
         self._notice_changes()
         if grouping is None:
-            self._ordinary_step(tensors, draw, parameters)
+            self._ordinary_step(examples, draw, parameters)
         else:
-            self._private_step(tensors, draw, grouping)
+            self._private_step(examples, draw, grouping)
         self._taken += 1
         self._account.accept_weights(closely=self._is_looked_at())
         self._account.note_step(drawn=draw is not None, isolation=self._isolation())
 
-    def _private_step(
-        self, batch: tuple[Tensor, ...], draw: Draw | None, grouping: Grouping
-    ) -> None:
+    def _private_step(self, batch: Batch, draw: Draw | None, grouping: Grouping) -> None:
         noise = self._grid_noise(grouping)
         check_noise(noise, grouping.parameters)
         self._tie_scale(noise.std)
@@ -438,7 +441,7 @@ class PrivateStep:
                 layer.set_scale(self.zeta)
 
     def _ordinary_step(
-        self, batch: tuple[Tensor, ...], draw: Draw | None, parameters: dict[str, nn.Parameter]
+        self, batch: Batch, draw: Draw | None, parameters: dict[str, nn.Parameter]
     ) -> None:
         """Without noise there is nothing to clip for: the summed gradient over the batch size."""
         self._tie_scale(0.0)
@@ -447,7 +450,7 @@ class PrivateStep:
             totals[name] = torch.zeros_like(parameters[name])
             kl_gradient.add_to(totals[name], 1.0)
         for part in micro_batches(batch, self.micro_batch):
-            loss = self.loss_fn(self.model, *part).sum() / self.plan.batch_size
+            loss = losses_of(self.model, self.loss_fn, part).sum() / self.plan.batch_size
             found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
             for name, gradient in zip(parameters, found, strict=True):
                 totals[name] = totals[name] + gradient if name in totals else gradient

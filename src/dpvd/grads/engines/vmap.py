@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from dpvd.grads.batch import Batch, LossFn, copied, per_example_losses
+from dpvd.grads.batch import Batch, LossFn, copied, losses_of, per_example_losses
 from dpvd.grads.clipping import Clipping, Grouping
 from dpvd.grads.factored import Materialised
 from dpvd.grads.factored.fallback import holders_of, substituted
@@ -25,17 +25,17 @@ def vmapped(
     holders = holders_of(model, grouping.parameters)
 
     def loss_of(
-        values: dict[str, Tensor], draws: list[Tensor], example: Batch
+        values: dict[str, Tensor], draws: list[Tensor], example: tuple[Tensor, ...]
     ) -> tuple[Tensor, Tensor]:
         with tape_from(draws), substituted(holders, values):
-            batch_of_one = [tensor.unsqueeze(0) for tensor in example]
-            losses = loss_fn(model, *batch_of_one)
+            batch_of_one = batch.of(tensor.unsqueeze(0) for tensor in example)
+            losses = losses_of(model, loss_fn, batch_of_one)
             loss = losses.squeeze(0)
         return loss, loss
 
     gradient_and_loss = grad(loss_of, has_aux=True)
     per_example = vmap(gradient_and_loss, in_dims=(None, 0, 0), randomness="different")
-    found, losses = per_example(parameters, tape.draws, batch)
+    found, losses = per_example(parameters, tape.draws, batch.tensors)
     with torch.no_grad():
         jacobian = grouping.jacobian()
         gradients = {}

@@ -156,7 +156,7 @@ class Trial(Runner):
             # Doubled: rows that merely swap positions would leave the same mean behind.
             another = [self._replaced("drawn", 2.0), self._replaced("drawn", 1.0)]
         else:
-            another = [tuple(_another_like(tensor) for tensor in self.batch)]
+            another = [self.batch.of(map(_another_like, self.batch.tensors))]
         for batch in another:
             try:
                 self.run(batch, norms=False)
@@ -292,7 +292,7 @@ class Trial(Runner):
         else:
             source[others] = self._extreme(which)
         result = rows(self.batch, source)
-        for tensor in result:
+        for tensor in result.tensors:
             changed = others.to(tensor.device)
             if tensor.is_floating_point():
                 tensor[changed] *= factor
