@@ -125,7 +125,7 @@ FAULTS = [
         "division by the realised batch size",
         STEP,
         {
-            "            self.update.release(noise,": "            self.update.batch_size = max(1, len(batch[0]))\n"
+            "            self.update.release(noise,": "            self.update.batch_size = max(1, len(batch.tensors[0]))\n"
             "            self.update.release(noise,"
         },
         "tests/training/test_step.py::test_the_sum_is_divided_by_the_planned_batch_size",
@@ -134,8 +134,8 @@ FAULTS = [
         "shuffled batches under a Poisson account",
         "batches.py",
         {
-            "    examples = len(tensors[0])\n": "    examples = len(tensors[0])\n    order = []\n",
-            "rows = sampler.draw(examples, bits)": "order[:] = order or "
+            "    for step in steps:\n": "    examples = len(columns)\n    order = []\n    for step in steps:\n",
+            "rows = sampler.draw(len(columns), bits)": "order[:] = order or "
             "torch.randperm(examples).split(round(examples * sampler.sampling_prob))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",

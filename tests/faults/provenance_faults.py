@@ -13,6 +13,7 @@ ACCOUNT, PLAN, STEP, UPDATE = (
     "training/update.py",
 )
 DRAWN, STORE = "mechanisms/drawn.py", "training/account_store.py"
+TEST_LOADER = "tests/test_loader.py::"
 TEST_PROVENANCE = "tests/training/test_provenance.py::"
 TEST_UPDATE = "tests/training/test_update.py::"
 
@@ -77,7 +78,7 @@ BATCHES = [
     Fault(
         "data of another length",
         PLAN,
-        {"        if lengths[0] != self.examples and not near:\n": "        if False:\n"},
+        {"        if length != self.examples and not near:\n": "        if False:\n"},
         TEST_PROVENANCE + "TestData::test_data_of_another_length_are_refused[8]",
     ),
     Fault(
@@ -91,6 +92,83 @@ BATCHES = [
         STEP,
         {"ranks > 1:\n": "False:\n"},
         TEST_PROVENANCE + "test_a_process_group_that_begins_later_is_refused_too",
+    ),
+]
+
+LOADER = [
+    Fault(
+        "batches of a loader in another order than their draws",
+        "loader.py",
+        {"draw = pending.popleft()": "draw = pending.pop()"},
+        TEST_LOADER + "TestDraws::test_they_are_those_of_the_plan_in_order[2]",
+    ),
+    Fault(
+        "a seeded pass that begins at the first draw again",
+        PLAN,
+        {"stream = self._sampling_bits(count, step)": "stream = self._sampling_bits(count, 0)"},
+        TEST_LOADER + "TestDraws::test_they_are_those_of_the_plan_in_order[0]",
+    ),
+    Fault(
+        "the same secret draws in every pass",
+        PLAN,
+        {
+            "                drawn: list[int] = self.sampler.draw(count, stream).tolist()\n": ""
+            "                stream = SeededBits(step % 5, 'sampling')\n"
+            "                step += 1\n"
+            "                drawn: list[int] = self.sampler.draw(count, stream).tolist()\n"
+        },
+        TEST_LOADER + "TestDraws::test_secret_draws_are_not_repeated",
+    ),
+    Fault(
+        "a collate function that drops examples",
+        DRAWN,
+        {
+            '    if not lengths or set(lengths) != {draw.size}:\n        raise DpvdError(\n            f"{draw.size}': ""
+            '    if not lengths:\n        raise DpvdError(\n            f"{draw.size}'
+        },
+        TEST_LOADER + "TestCollation::test_a_row_for_each_example",
+    ),
+    Fault(
+        "an example in a batch that was drawn empty",
+        "loader.py",
+        {"rows(as_batch(one), slice(0, 0))": "rows(as_batch(one), slice(0, 1))"},
+        TEST_LOADER + "TestEmptyDraws::test_no_value_of_an_example_is_in_them",
+    ),
+    Fault(
+        "data that grew under a plan",
+        PLAN,
+        {"            self._check_length(count)\n": ""},
+        TEST_LOADER + "TestData::test_data_that_grow_are_refused",
+    ),
+    Fault(
+        "any batch of the right shape taken for the one that was handed out",
+        DRAWN,
+        {"    both_nan = (there": "    return True\n    both_nan = (there"},
+        TEST_LOADER + "TestRecognition::test_other_values_are_not",
+    ),
+    Fault(
+        "a copy of a batch that was written to",
+        DRAWN,
+        {" or not _is_as_drawn(known.tensors)": ""},
+        TEST_LOADER + "TestRecognition::test_a_copy_of_what_was_written_to_is_not",
+    ),
+    Fault(
+        "a tensor that nobody drew among those that were",
+        DRAWN,
+        {"all(_is_among(known.tensors, tensor) for": "any(_is_among(known.tensors, tensor) for"},
+        TEST_LOADER + "TestRecognition::test_other_values_are_not",
+    ),
+    Fault(
+        "constants that change with the batch",
+        "grads/clipper.py",
+        {"        elif layout != first:\n": "        elif False:\n"},
+        "tests/grads/test_batches.py::test_what_is_shared_must_be_constant",
+    ),
+    Fault(
+        "a loader with weights taken over",
+        "training/private.py",
+        {"    if not takes_all:\n": "    if False:\n"},
+        "tests/training/test_private.py::TestRefusals::test_samplers_that_prefer_some_examples",
     ),
 ]
 
@@ -222,4 +300,4 @@ WORDS = [
     ),
 ]
 
-FAULTS = [*NOISE, *BATCHES, *MEMORY, *WORDS]
+FAULTS = [*NOISE, *BATCHES, *LOADER, *MEMORY, *WORDS]
