@@ -173,3 +173,17 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
     ):
         export_model(TableModel(3, 2, whitened=False), tmp_path / "m.onnx", format="onnx")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("format", ["torch", "state"])
+def test_the_network_of_a_table_is_exported_whole(tmp_path, format):
+    """The linear path, the hidden units and which features these see."""
+    model = TableModel(5, 3, whitened=True, hidden=4, hidden_features=2)
+    source = torch.Generator().manual_seed(0)
+    for weight in model.head.parameters():
+        weight.data.normal_(generator=source)
+    model.head.start.normal_(generator=source)
+    model.seen.copy_(torch.tensor([1, 3]))
+    done = export_model(model, tmp_path / "model", format=format)
+    assert done.largest_difference <= 1e-5
+    assert done.input_shape == (5,)

@@ -137,8 +137,8 @@ def test_a_network_of_a_table_is_accounted_written_and_read_again(visits, tmp_pa
 
 
 @pytest.mark.parametrize("target", ["ill", "days"])
-@pytest.mark.parametrize("network", ["auto", "mlp"])
-def test_the_ordinary_baseline_is_linear_unless_a_network_is_asked_for(
+@pytest.mark.parametrize("network", ["auto", "linear", "mlp"])
+def test_the_ordinary_baseline_has_a_network_where_a_private_run_would(
     visits, tmp_path, network, target
 ):
     schema = (
@@ -151,7 +151,8 @@ def test_the_ordinary_baseline_is_linear_unless_a_network_is_asked_for(
     choice = TableChoice(visits, schema=tmp_path / "s.toml", test_fraction=0.2)
     options = RunOptions(delta=DELTA, method="none", network=network)
     record = execute_table(prepare_table(options, choice), tmp_path / "run")
-    assert ("hidden" in record.model["network"]) is (network == "mlp")
+    is_network = network == "mlp" or (network == "auto" and target == "ill")
+    assert ("hidden" in record.model["network"]) is is_network
     trained = TrainedTable(tmp_path / "run")
     assert trained.model(torch.zeros(2, trained.encoder.width)).isfinite().all()
 

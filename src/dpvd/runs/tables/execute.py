@@ -27,9 +27,9 @@ from dpvd.runs.tables.estimate import estimate_schema, failures_for, release_pla
 from dpvd.runs.tables.metrics import class_metrics, number_metrics
 from dpvd.runs.tables.outcome import Outcome, outcome_record
 from dpvd.runs.tables.prepare import PreparedTable
-from dpvd.runs.tables.recipe import HIDDEN, network_kind, table_recipe
+from dpvd.runs.tables.recipe import ordinary_hidden, table_recipe
 from dpvd.statistics import failure_delta
-from dpvd.tabular import TableFit, TableModel, TableNetworkKind, fit_ordinary, fit_table
+from dpvd.tabular import TableFit, TableModel, fit_ordinary, fit_table
 
 __all__ = ["execute_table", "resume_table", "started_with"]
 
@@ -223,15 +223,14 @@ def _stated(run: PreparedTable, guarantee: Guarantee, failing: float) -> Guarant
 
 
 def _ordinary(run: PreparedTable, train: EncodedTable) -> tuple[TableModel, Guarantee, PrivacyPlan]:
-    """The baseline without privacy: linear, unless a network is asked for."""
+    """The baseline without privacy: linear or a network by the same rule."""
     target = train.schema.target
-    is_network = network_kind(run.options) is TableNetworkKind.MLP
     model = fit_ordinary(
         torch.from_numpy(train.x),
         _targets(train),
         classes=len(target.classes) or None,
         target_range=target.bounds or (-1.0, 1.0),
-        hidden=(run.options.hidden or HIDDEN) if is_network else 0,
+        hidden=ordinary_hidden(run.options, train.units, train.encoder),
     )
     plan = run.base.calibrate(math.inf, run.options.delta)
     guarantee = plan.guarantee(run.options.delta, run.options.accountant)

@@ -7,9 +7,9 @@ from dpvd.runs.options import RunOptions
 from dpvd.runs.recipes import NetworkKind
 from dpvd.tabular import TableNetworkKind, TableRecipe, choose, choose_plain
 
-__all__ = ["HIDDEN", "network_kind", "table_recipe"]
+__all__ = ["network_kind", "ordinary_hidden", "table_recipe"]
 
-HIDDEN = 16  # units of a network without privacy, for which no rule chooses
+_ORDINARY_EPSILON = 1.0  # the rule knows budgets only; this one is in the middle of their range
 _PRIOR_STD = 1.0  # of svi: a standard normal prior, as for images
 
 
@@ -26,6 +26,21 @@ def network_kind(options: RunOptions) -> TableNetworkKind:
         raise DpvdError("hidden units are for the network mlp: a linear model has none")
     is_asked_for = kind is TableNetworkKind.AUTO and options.hidden is not None
     return TableNetworkKind.MLP if is_asked_for else kind
+
+
+def ordinary_hidden(options: RunOptions, examples: int, encoder: Encoder) -> int:
+    """Hidden units of a run without privacy: those of a private run at ε = 1, to compare with."""
+    recipe = choose(
+        examples,
+        encoder.width,
+        _ORDINARY_EPSILON,
+        options.delta,
+        classes=len(encoder.schema.target.classes) or None,
+        network=network_kind(options),
+        hidden=options.hidden,
+        hats=int(encoder.is_hat.sum()),
+    )
+    return recipe.hidden
 
 
 def table_recipe(options: RunOptions, examples: int, encoder: Encoder, delta: float) -> TableRecipe:
