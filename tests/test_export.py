@@ -12,7 +12,7 @@ from dpvd.data import Encoder, open_table
 from dpvd.errors import DpvdError
 from dpvd.export import ExportFormat, export_model
 from dpvd.sklearn import DPVDClassifier, DPVDRegressor
-from dpvd.tabular import TableMethod, TableModel, fit_table
+from dpvd.tabular import TableMethod, TableModel, choose, fit_table
 from tests.estimators.data import SCHEMA, numbers, patients
 from tests.tabular.tables import make_table
 
@@ -34,7 +34,8 @@ def outputs(path, kind: ExportFormat, x: torch.Tensor, model: TableModel) -> tor
         return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
     if kind is ExportFormat.TORCH:
         return torch.export.load(path).module()(x)
-    fresh = TableModel(model.features, model.classes, whitened=model.whitened)
+    hidden = 0 if isinstance(model.head, torch.nn.Linear) else model.head.hidden.out_features
+    fresh = TableModel(model.features, model.classes, whitened=model.whitened, hidden=hidden)
     fresh.load_state_dict(load_file(path))
     found = fresh.eval()(x)
     return found if model.classes is None else found.softmax(-1)
@@ -54,11 +55,15 @@ def metadata_of(path, kind: ExportFormat) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-@pytest.mark.parametrize("epsilon", [0.05, 20.0])  # from statistics alone, and by steps
+@pytest.mark.parametrize("method", TableMethod)
 @pytest.mark.parametrize("classes", [2, 3, None])
-def test_a_table_gives_the_same_from_its_file(kind, epsilon, classes, tmp_path):
+def test_a_table_gives_the_same_from_its_file(kind, method, classes, tmp_path):
     skip_without_onnx(kind)
     table = make_table(400, 5, classes=classes or 2)
+    epsilon = 0.05 if method is TableMethod.STATISTICS else 20.0
+    network = "mlp" if method is TableMethod.NETWORK else "linear"
+    recipe = choose(400, 5, epsilon, 1e-5, classes=classes, network=network)
+    assert recipe.method is method
     done = fit_table(
         table.x,
         table.numbers if classes is None else table.classes,
@@ -66,9 +71,8 @@ def test_a_table_gives_the_same_from_its_file(kind, epsilon, classes, tmp_path):
         epsilon=epsilon,
         delta=1e-5,
         target_range=None if classes else (-50.0, 50.0),
+        recipe=recipe,
     )
-    steps = done.recipe.method is TableMethod.STEPS
-    assert steps == (epsilon == 20.0)
     path = tmp_path / f"model{kind.suffix}"
     told = export_model(done.model, path, format=str(kind))
     assert told.largest_difference <= 1e-5

@@ -105,8 +105,10 @@ def test_the_same_question_has_the_same_answer():
 
 def test_the_terminal_shows_whole_columns_and_what_they_mean(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    text = call(*TABLE, "--epsilon", "0.5,1").out
+    text = call(*TABLE, "--epsilon", "0.02,1,8").out
     assert "…" not in text
+    assert "none proved" in text  # the widest cells
+    assert "statistics" in text
     for word in ("noise z", "guess ≤", "found ≤", "belief ≤", "10 rows", "rehearsed", "made-up"):
         assert word in text
 

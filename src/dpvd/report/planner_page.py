@@ -90,7 +90,7 @@ def _values(offer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _range(low: float, high: float) -> str:
-    return f"{100 * low:.0f} to {100 * high:.0f}\N{NO-BREAK SPACE}%"
+    return f"{100 * low:.0f}-{100 * high:.0f}\N{NO-BREAK SPACE}%"
 
 
 def _places(epsilons: Sequence[float]) -> list[float]:

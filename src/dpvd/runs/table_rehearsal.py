@@ -10,12 +10,12 @@ from dpvd.data import Column, Encoder, Kind, Schema, Source, Target
 from dpvd.runs.rehearsal import SIGNALS, TEST_ROWS, Rehearsal, Shape, made_up
 from dpvd.tabular import TableRecipe, rehearse_table
 
-__all__ = ["MOST_FEATURES", "MOST_ROWS", "rehearse_recipe"]
+__all__ = ["MOST_COLUMNS", "MOST_ROWS", "rehearse_recipe"]
 
 MOST_ROWS = 10_000
 """Larger tables are rehearsed with so many rows, and noise that matters as much as in the plan."""
-MOST_FEATURES = 400
-"""Of the encoded table; wider ones are rehearsed with fewer columns, likewise."""
+MOST_COLUMNS = 24
+"""Wider tables are rehearsed with so many columns, likewise; the same for every budget."""
 
 _BOUND = 3.0  # of every made-up column, whose numbers are normal
 
@@ -37,7 +37,7 @@ def rehearse_recipe(
         multipliers: noise multiplier of each part of the recipe.
         knots: of the encoding of its numbers.
     """
-    columns = max(1, min(shape.features, MOST_FEATURES // (1 + knots)))
+    columns = min(shape.features, MOST_COLUMNS)
     rows = min(shape.examples, MOST_ROWS)
     smaller = (rows / shape.examples) * (shape.features / columns)
     noise = {name: smaller * multiplier for name, multiplier in multipliers.items()}

@@ -206,8 +206,9 @@ def choose(
     outputs = 1 if classes is None else max(1, classes - 1)
     signal = people / math.sqrt(outputs)
     if kind is TableNetworkKind.AUTO:
-        enough = classes is not None and signal / (features - hats) >= _SIGNAL_FOR_NETWORK
-        is_mlp = enough or hidden is not None
+        enough = signal / (features - hats) >= _SIGNAL_FOR_NETWORK
+        has_steps = signal / features >= _SIGNAL_FOR_STEPS
+        is_mlp = (enough and has_steps and classes is not None) or hidden is not None
         kind = TableNetworkKind.MLP if is_mlp else TableNetworkKind.LINEAR
     if hidden is not None and kind is TableNetworkKind.LINEAR:
         raise DpvdError("hidden units are for the network mlp: a linear model has none")
