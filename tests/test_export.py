@@ -34,8 +34,11 @@ def outputs(path, kind: ExportFormat, x: torch.Tensor, model: TableModel) -> tor
         return torch.from_numpy(session.run(None, {"x": x.numpy()})[0])
     if kind is ExportFormat.TORCH:
         return torch.export.load(path).module()(x)
-    hidden = 0 if isinstance(model.head, torch.nn.Linear) else model.head.hidden.out_features
-    fresh = TableModel(model.features, model.classes, whitened=model.whitened, hidden=hidden)
+    sizes = {}
+    if not isinstance(model.head, torch.nn.Linear):
+        sizes["hidden"] = model.head.hidden.out_features
+        sizes["hidden_features"] = len(model.seen)
+    fresh = TableModel(model.features, model.classes, whitened=model.whitened, **sizes)
     fresh.load_state_dict(load_file(path))
     found = fresh.eval()(x)
     return found if model.classes is None else found.softmax(-1)
