@@ -210,3 +210,19 @@ class TestRealTables:
         assert schema.column("native_country").missing == "category"
         assert schema.column("age").bounds == (10, 90)
         assert len(schema.column("education").categories) == 16
+
+
+def test_numbers_with_a_decimal_comma_are_told_apart_from_texts(tmp_path):
+    rows = [f"{i},5;{i % 7};{'ab'[i % 2]}" for i in range(300)]
+    path = tmp_path / "comma.csv"
+    path.write_text("\n".join(["weight;n;y", *rows]))
+    draft = draft_schema(open_table(path), "y")
+    assert draft.warnings == (
+        'column "weight" has numbers with a decimal comma, and is ignored in the draft: write them'
+        " with a point",
+    )
+    with pytest.raises(DpvdError, match="decimal comma: write them with a point"):
+        draft_schema(open_table(path), "weight")
+    path.write_text("\n".join(["weight;n;y", "many, or few;1;a", *rows]))
+    (warning,) = draft_schema(open_table(path), "y").warnings
+    assert "decimal comma" not in warning

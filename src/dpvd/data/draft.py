@@ -37,6 +37,7 @@ has changed source to "public".
 source = "private" has bounds and categories estimated from the data within the privacy budget."""
 
 _READ = "read off the data"
+_WRITE_POINTS = "write them with a point"
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,8 @@ def _target(profile: Profile, table: str, notes: dict[str, str]) -> Target:
     if distinct is not None and len(distinct) <= _MOST_CATEGORIES:
         notes["target.classes"] = _READ
         return Target(profile.name, classes=tuple(distinct), source=Source.DATA)
+    if profile.has_decimal_commas:
+        raise DpvdError(f"{where} the target has numbers with a decimal comma: {_WRITE_POINTS}")
     raise DpvdError(
         f"{where} the target has more than {_MOST_CATEGORIES} different texts: name a column with"
         " classes or numbers"
@@ -190,9 +193,8 @@ def _column(profile: Profile, id: str | None, notes: dict[str, str], warnings: l
     if distinct is None or len(distinct) > _MOST_CATEGORIES:
         notes.pop(prefix + "missing", None)
         notes[prefix + "kind"] = f"{_READ}: more than {_MOST_CATEGORIES} different texts"
-        warnings.append(
-            f"{_odd_words(profile)}, and is ignored in the draft: clean it, or declare it"
-        )
+        remedy = _WRITE_POINTS if profile.has_decimal_commas else "clean it, or declare it"
+        warnings.append(f"{_odd_words(profile)}, and is ignored in the draft: {remedy}")
         return Column(name, Kind.IGNORE)
     if profile.first_text_row is not None and len(distinct) > _FEW_INTEGERS:
         warnings.append(f"{_odd_words(profile)}: if it should be numeric, correct these cells")
@@ -237,6 +239,8 @@ def _has_identifier_name(name: str) -> bool:
 
 def _odd_words(profile: Profile) -> str:
     column = f"column {quoted(profile.name)}"
+    if profile.has_decimal_commas:
+        return f"{column} has numbers with a decimal comma"
     if profile.first_text_row is None:
         return f"{column} has more than {_MOST_CATEGORIES} different texts"
     place = f"{quoted(profile.first_text)} in row {profile.first_text_row}"

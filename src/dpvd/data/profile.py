@@ -18,6 +18,7 @@ _MOST_DISTINCT = 1000  # kept by name
 _MOST_HASHES = 200_000  # kept to see whether two cells are alike
 _TOKENS = ("?", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "none", "#N/A", "-", ".")
 _DATE_FORMATS = ("", "%d.%m.%Y", "%d/%m/%Y", "%m/%d/%Y", "%Y/%m/%d", "%Y%m%d")
+_DECIMAL_COMMA = r"^[-+]?\d+,\d+$"
 _ISO = r"^\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?$"
 
 
@@ -35,6 +36,7 @@ class Profile:
     is_numeric: bool = True
     is_whole: bool = True
     is_unreadable: bool = False
+    has_decimal_commas: bool = False
     counts_rows: bool = True
     all_different: bool = True
     first_text: str = ""
@@ -128,6 +130,8 @@ class Profile:
         finite = np.isfinite(values)
         self._saw_number |= bool(finite.any())
         if not finite.all():
+            commas = bool(present.filter(pl.Series(~finite)).str.contains(_DECIMAL_COMMA).all())
+            self.has_decimal_commas = commas and (self.is_numeric or self.has_decimal_commas)
             self.is_numeric = False
             if self.first_text_row is None:
                 self.first_text = present[int((~finite).argmax())]
