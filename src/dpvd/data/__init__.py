@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from dpvd.data.array_tables import ARRAY_ENDINGS, array_test, holds_images
 from dpvd.data.arrays import ArrayData, load_arrays, read_array
 from dpvd.data.column import Column, Kind, Missing, Source, Target, Unseen
 from dpvd.data.dataset import Dataset, validate
@@ -26,6 +27,7 @@ from dpvd.data.words import TRUE_WORDS, canonical_text
 from dpvd.errors import DpvdError
 
 __all__ = [
+    "ARRAY_ENDINGS",
     "TRUE_WORDS",
     "ArrayData",
     "Column",
@@ -43,6 +45,7 @@ __all__ = [
     "Target",
     "TrainingCells",
     "Unseen",
+    "array_test",
     "canonical_text",
     "centred",
     "chosen_rows",
@@ -50,6 +53,7 @@ __all__ = [
     "draft_schema",
     "encoded_batches",
     "flatten",
+    "holds_images",
     "load",
     "load_arrays",
     "load_digits",

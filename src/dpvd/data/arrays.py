@@ -10,7 +10,14 @@ import numpy as np
 from dpvd.data.words import canonical_text, shortened
 from dpvd.errors import DpvdError
 
-__all__ = ["ArrayData", "load_arrays", "read_array"]
+__all__ = [
+    "ArrayData",
+    "check_archive",
+    "load_arrays",
+    "read_archive",
+    "read_array",
+    "read_file",
+]
 
 _NAMES = ("x", "y", "x_test", "y_test")
 _ZIP = b"PK\x03\x04"
@@ -67,9 +74,8 @@ def load_arrays(path: str | Path, *, classes: Sequence[str] | None = None) -> Ar
         DpvdError: naming the array, for shapes, types or values that cannot be trained on.
     """
     path = Path(path)
-    _check_file(path, ".npz", _ZIP)
-    _refuse_bomb(path)
-    arrays = _unpacked(path)
+    check_archive(path)
+    arrays = read_archive(path)
     unknown = [name for name in arrays if name not in _NAMES]
     if unknown or "x" not in arrays or "y" not in arrays:
         raise DpvdError(
@@ -102,23 +108,35 @@ def read_array(path: str | Path) -> np.ndarray:
     """
     path = Path(path)
     if path.suffix.lower() == ".npz":
-        _check_file(path, ".npz", _ZIP)
-        _refuse_bomb(path)
-        arrays = _unpacked(path)
+        check_archive(path)
+        arrays = read_archive(path)
         if "x" not in arrays:
             raise DpvdError(f"{path} holds no array x")
         array = arrays["x"]
     else:
-        _check_file(path, ".npy", _NPY)
-        try:
-            array = np.load(path, allow_pickle=False)
-        except (ValueError, EOFError, OSError) as error:
-            raise DpvdError(_broken(path, error)) from error
+        array = read_file(path)
     _check_inputs(array, str(path))
     return array
 
 
-def _unpacked(path: Path) -> dict[str, np.ndarray]:
+def check_archive(path: Path) -> None:
+    """Raise unless the file is an ``.npz`` that can be unpacked."""
+    _check_file(path, ".npz", _ZIP)
+    _refuse_bomb(path)
+
+
+def read_file(path: Path) -> np.ndarray:
+    """Return the array in an ``.npy`` file; Python objects in it are refused."""
+    _check_file(path, ".npy", _NPY)
+    try:
+        array: np.ndarray = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError, OSError) as error:
+        raise DpvdError(_broken(path, error)) from error
+    return array
+
+
+def read_archive(path: Path) -> dict[str, np.ndarray]:
+    """Return all arrays in an ``.npz`` file by name; Python objects in it are refused."""
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}

@@ -1,10 +1,11 @@
-"""Tables in files: CSV, Parquet, Arrow and Feather, read in batches of bounded size."""
+"""Tables in files: CSV, Parquet, Arrow, Feather and arrays, read in batches of bounded size."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import polars as pl
 
+from dpvd.data.array_tables import ARRAY_ENDINGS, array_table
 from dpvd.data.csv_text import csv_source
 from dpvd.data.source import BATCH_ROWS, TableSource, check_columns
 from dpvd.errors import DpvdError
@@ -39,11 +40,12 @@ def read_table(
     """Return the table in a file, by the ending of its name.
 
     Guarantees:
-        Nothing but the beginning of the file is read until batches are asked for.
+        Nothing but the beginning of the file is read until batches are asked for; arrays are read
+        at once.
 
     Args:
         path: ``.csv``, ``.tsv``, ``.txt``; ``.parquet``, ``.pq``; ``.arrow``, ``.feather``,
-            ``.ipc``.
+            ``.ipc``; ``.npz``, ``.npy`` with rows of numbers.
         delimiter: of a CSV file; recognised if not given.
         encoding: of a CSV file; UTF-8, or UTF-16 by its mark, if not given.
 
@@ -58,11 +60,13 @@ def read_table(
         if found:
             raise DpvdError(f"{path} is {found[0]}, not text: unpack or export it as CSV first")
         return csv_source(path, delimiter=delimiter, encoding=encoding)
-    if ending not in _PARQUET + _ARROW:
-        allowed = ", ".join(_CSV + _PARQUET + _ARROW)
+    if ending not in _PARQUET + _ARROW + ARRAY_ENDINGS:
+        allowed = ", ".join(_CSV + _PARQUET + _ARROW + ARRAY_ENDINGS)
         raise DpvdError(f"the name of a table must end with one of {allowed}; got {path.name}")
     if delimiter is not None or encoding is not None:
         raise DpvdError(f"delimiter and encoding are for CSV files; {path} is none")
+    if ending in ARRAY_ENDINGS:
+        return array_table(path)
     if ending in _PARQUET:
         return _polars_source(path, start, b"PAR1", "Parquet", pl.scan_parquet)
     return _polars_source(path, start, b"ARROW1", "Arrow (Feather, IPC file)", pl.scan_ipc)

@@ -50,9 +50,8 @@ def load_images(path: Path, *, test_fraction: float | None, key: bytes) -> OwnIm
     arrays = load_arrays(path)
     if not arrays.are_images:
         raise DpvdError(
-            f"{path}: x has shape {arrays.x.shape} of {arrays.x.dtype}, which are no images:"
-            " numbers need bounds that are known without the data; write them as columns of a"
-            " table (CSV or Parquet) with a schema"
+            f"{path}: x has shape {arrays.x.shape} of {arrays.x.dtype}, which are no images: rows"
+            " of numbers are a table, which needs a schema"
         )
     if test_fraction is not None and arrays.x_test is not None:
         raise DpvdError(f"{path} holds x_test: leave out --test-fraction")

@@ -9,6 +9,7 @@ from dpvd.data import (
     Source,
     TableSource,
     Target,
+    array_test,
     draft_schema,
     open_table,
     read_schema,
@@ -25,7 +26,7 @@ class TableChoice:
     """A table to train on, as a user names it.
 
     Args:
-        table: CSV, Parquet, Arrow or Feather file.
+        table: CSV, Parquet, Arrow or Feather file, or rows of numbers in an .npz or .npy file.
         target: column to predict; that of the schema if None.
         schema: TOML file; None has one drafted, for private bounds only.
         id: column that says to whom a row belongs; that of the schema if None.
@@ -68,7 +69,16 @@ class TableChoice:
         return open_table(self.table, delimiter=self.delimiter, encoding=self.encoding)
 
     def open_test(self) -> TableSource | None:
-        """The table to test on, if one is named."""
+        """The table to test on, if one is named, or the arrays of the table hold one.
+
+        Raises:
+            DpvdError: if there would be two of them.
+        """
+        within = array_test(self.table)
+        if within is not None:
+            if self.test is not None or self.test_fraction is not None:
+                raise DpvdError(f"{self.table} holds x_test: leave out --test and --test-fraction")
+            return within
         if self.test is None:
             return None
         return open_table(self.test, delimiter=self.delimiter, encoding=self.encoding)
@@ -82,7 +92,13 @@ def chosen_schema(choice: TableChoice, source: TableSource, *, private_bounds: b
     """
     if choice.schema is not None:
         return _with_unit(choice, read_schema(choice.schema))
-    target = choice.target or "COLUMN"
+    target = choice.target or ("y" if "y" in source.columns else "COLUMN")
+    if choice.target is None and choice.table.suffix.lower() == ".npy":
+        raise DpvdError(
+            f"{choice.table} holds {len(source.columns)} columns and no y: save x and y into one"
+            f" file with np.savez, or name the column to predict, as in --target"
+            f" {source.columns[-1]}"
+        )
     if not private_bounds:
         raise DpvdError(
             f"a table needs a schema: dpvd schema {choice.table} --target {target} --out"
