@@ -5,7 +5,8 @@ charge writes ``{"start": "9f2c..."}``, a number that nobody else draws; each fu
 charge, ``{"charged": 30, "steps": 10}``: ten more steps, thirty in all. Every line ends with
 ``"hash"``: SHA-256 of all bytes before the line and of the line without its hash. A line that is
 changed, dropped, repeated or moved breaks this chain, and two copies of a ledger that are both
-charged differ from their starts on.
+charged differ from their starts on. The line of a charge may carry the noisy result that it pays
+for (``kept``): the two are on disk together, or neither is.
 
 Why a crash can over-count but never under-count: :meth:`Ledger.charge` returns only after the line,
 newline included, is on disk, and the caller uses nothing of a step before it has returned. A line
@@ -56,6 +57,7 @@ class Ledger:
         self._path = path
         self._plan_json = contents.plan_json
         self._charged = contents.charged
+        self._kept = contents.kept
         self._chain = contents.chain
         self._heads = contents.heads
         self._starts = contents.starts
@@ -119,8 +121,34 @@ class Ledger:
             )
         return cls(path, contents, len(torn))
 
-    def charge(self, steps: int) -> None:
+    @classmethod
+    def reopen(cls, path: Path | str, plan: Mapping[str, Any]) -> "Ledger":
+        """Open the ledger of a run that goes on, or start it if the run had not come that far.
+
+        Raises:
+            DpvdError: as :meth:`open` and :meth:`create`.
+        """
+        if cls.has_begun(path):
+            return cls.open(path, plan)
+        Path(path).unlink(missing_ok=True)
+        return cls.create(path, plan)
+
+    @staticmethod
+    def has_begun(path: Path | str) -> bool:
+        """Whether anything can have been charged to a ledger at this place.
+
+        A file without one complete line is what a crash leaves of :meth:`create`.
+        """
+        path = Path(path)
+        return path.exists() and not (path.is_file() and b"\n" not in path.read_bytes())
+
+    def charge(self, steps: int, kept: Mapping[str, Any] | None = None) -> None:
         """Put ``steps`` more steps on the account; they are on disk when this returns.
+
+        Args:
+            steps: how many.
+            kept: the noisy result that they pay for, plain JSON data. It is in the line of the
+                charge: after a crash there is a charge with its result, or none.
 
         Raises:
             DpvdError: if steps is not an integer of at least 1, the file has changed since it
@@ -133,7 +161,8 @@ class Ledger:
         start = secrets.token_hex(16)
         if not self._started:
             written = _chained({"start": start}, chain)
-        written += _chained({"charged": total, "steps": steps}, chain)
+        entry: dict[str, Any] = {"charged": total, "steps": steps}
+        written += _chained(entry if kept is None else entry | {"kept": dict(kept)}, chain)
         try:
             file = self._locked_file()
             if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):
@@ -151,6 +180,7 @@ class Ledger:
             self._starts.append(start)
         self._heads += [json.loads(line)["hash"] for line in written.splitlines()]
         self._charged = total
+        self._kept = kept
         self._chain = chain
         self._end = self._size = self._end + len(written)
 
@@ -208,6 +238,11 @@ class Ledger:
     def charged(self) -> int:
         """How many steps have been paid for."""
         return self._charged
+
+    @property
+    def kept(self) -> Mapping[str, Any] | None:
+        """The noisy result in the last charge; None if it has none."""
+        return self._kept
 
     @property
     def head(self) -> str | None:
@@ -273,6 +308,7 @@ class _Contents:
         starts: the numbers of the starts.
         chain: of all lines.
         size: bytes of all lines.
+        kept: the noisy result in the last charge, if it has one.
     """
 
     plan_json: str
@@ -281,6 +317,7 @@ class _Contents:
     starts: list[str]
     chain: _Chain
     size: int
+    kept: Mapping[str, Any] | None = None
 
     @classmethod
     def of(cls, path: Path, lines: list[bytes]) -> "_Contents":
@@ -297,6 +334,7 @@ class _Contents:
                 contents.starts.append(str(entry["start"]))
             elif number > 1:
                 contents.charged = _total(path, number, entry, contents.charged)
+                contents.kept = _kept(path, number, entry)
             contents.chain.update(line + b"\n")
             contents.size += len(line) + 1
         return contents
@@ -393,6 +431,14 @@ def _total(path: Path, number: int, entry: Mapping[str, Any], before: int) -> in
         )
     charged: int = total
     return charged
+
+
+def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The noisy result in a line, if it has one."""
+    kept = entry.get("kept")
+    if kept is not None and not isinstance(kept, dict):
+        raise _damaged(path, number)
+    return kept
 
 
 def _damaged(path: Path, number: int) -> DpvdError:

@@ -7,7 +7,7 @@ from dp_accounting import ComposedDpEvent
 
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Ledger, epsilon
-from dpvd.runs.run_dir import CHECKSUM_KEY, OPTIONS
+from dpvd.runs.run_dir import CHECKSUM_KEY, CONTENTS, OPTIONS
 
 __all__ = ["Charged", "charged_in", "discard_uncharged"]
 
@@ -41,6 +41,8 @@ def charged_in(folder: Path) -> Charged:
     """
     plans = []
     for path in sorted(folder.glob("ledger*.jsonl")):
+        if not Ledger.has_begun(path):
+            continue
         ledger = Ledger.open(path)
         if ledger.charged:
             plans.append((PrivacyPlan.from_dict(ledger.plan), ledger.charged))
@@ -53,7 +55,7 @@ def discard_uncharged(folder: Path) -> None:
         return
     for path in folder.glob("ledger*.jsonl"):
         path.unlink()
-    for name in (OPTIONS, CHECKSUM_KEY):
+    for name in (OPTIONS, CHECKSUM_KEY, CONTENTS):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

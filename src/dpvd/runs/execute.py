@@ -26,7 +26,7 @@ from dpvd.runs.model_file import save_model
 from dpvd.runs.prepare import PreparedRun
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir, write_key
-from dpvd.training import FitResult, Progress, fit
+from dpvd.training import FitResult, Progress, fit, has_begun
 
 __all__ = ["execute", "train_and_evaluate"]
 
@@ -63,7 +63,8 @@ def execute(
         create_run_dir(folder, started_with)
         if run.checksum_key is not None:
             write_key(folder, run.checksum_key)
-    result = train_and_evaluate(run, model, folder=folder, resume=resume, on_step=on_step)
+    goes_on = resume and has_begun(folder)
+    result = train_and_evaluate(run, model, folder=folder, resume=goes_on, on_step=on_step)
     test = _test(run, model)
     checksum = save_model(model, folder / MODEL)
     record = _record(run, result, test, checksum)

@@ -13,6 +13,7 @@ from dpvd.training import CHECKPOINT, LEDGER
 __all__ = [
     "CHECKPOINT",
     "CHECKSUM_KEY",
+    "CONTENTS",
     "FIGURES",
     "LEDGER",
     "MANIFEST",
@@ -21,9 +22,11 @@ __all__ = [
     "RECORD",
     "REPORT",
     "SIGNATURE",
+    "check_contents",
     "create_run_dir",
     "read_key",
     "reopen_run_dir",
+    "write_contents",
     "write_key",
 ]
 
@@ -34,6 +37,7 @@ REPORT = "report.html"
 MANIFEST = "manifest.json"
 SIGNATURE = "signature.txt"
 CHECKSUM_KEY = "checksum.key"
+CONTENTS = "contents.json"
 FIGURES = "figures"
 
 
@@ -109,6 +113,33 @@ def read_key(folder: Path) -> bytes:
             f"the key {path} of the data's checksum cannot be read: without it the run in"
             f" {folder} cannot be resumed"
         ) from error
+
+
+def write_contents(folder: Path, contents: Mapping[str, str]) -> None:
+    """Note the keyed checksums of the files that a run reads, for when it goes on."""
+    text = json.dumps(dict(contents), indent=1)
+    write_atomically(folder / CONTENTS, f"{text}\n".encode())
+
+
+def check_contents(folder: Path, contents: Mapping[str, str]) -> None:
+    """Check that the files are those that the run in the folder was started with.
+
+    Raises:
+        DpvdError: naming a file that has changed.
+    """
+    path = folder / CONTENTS
+    try:
+        before = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise DpvdError(
+            f"{path} cannot be read ({error}): without it the run in {folder} cannot be resumed"
+        ) from error
+    for name, checksum in contents.items():
+        if not isinstance(before, dict) or before.get(name) != checksum:
+            raise DpvdError(
+                f"the {name} has changed since the run in {folder} was started: resume it with the"
+                " file as it was, or start a new run and count both"
+            )
 
 
 def _read_options(folder: Path) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from dp_accounting import ComposedDpEvent, DpEvent
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError, positive, positive_int
 from dpvd.grads import Clipping, ClippingMode
-from dpvd.mechanisms import noise_on_grid, release_sums
+from dpvd.mechanisms import GridNoise, noise_on_grid, release_sums
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import (
     AccountantName,
@@ -23,6 +24,7 @@ from dpvd.statistics.people import BLOCK
 
 __all__ = [
     "Charge",
+    "Keeper",
     "Part",
     "noise_shares",
     "release_plan",
@@ -30,7 +32,22 @@ __all__ = [
     "simplex_sensitivity",
 ]
 
-Charge = Callable[[PrivacyPlan], None]
+
+@runtime_checkable
+class Keeper(Protocol):
+    """Pays for releases and keeps their results, so that a run that goes on pays for none twice."""
+
+    def recall(self, plan: PrivacyPlan) -> Tensor | None:
+        """The noisy sum that was released under this plan and is paid for; None if none was."""
+
+    def keep(self, plan: PrivacyPlan, total: Tensor) -> None:
+        """Pay for a noisy sum and keep it, both or neither; called before anything of it is used.
+
+        If it raises, nothing is released.
+        """
+
+
+Charge = Callable[[PrivacyPlan], None] | Keeper
 """Pays for a release; called before anything of it is used. If it raises, nothing is released."""
 
 
@@ -134,9 +151,10 @@ def release_total(
 ) -> float:
     """Add the plan's noise to a sum over all examples, in place.
 
-    The plan is charged first. If that fails, or the noise cannot be had, the sum is overwritten
-    with zeros. The sum was added up in double precision, in blocks; what rounding can have done to
-    it is at most
+    The plan is charged first; a `Keeper` takes charge and noisy sum together, and gives back what
+    it has of an interrupted attempt. If that fails, or the noise cannot be had, the sum is
+    overwritten with zeros. The sum was added up in double precision, in blocks; what rounding can
+    have done to it is at most
 
         √m (b + n/b) n u      m entries, n examples, b rows in a block, u = 2⁻⁵³,
 
@@ -164,18 +182,42 @@ def release_total(
     try:
         rounded = sensitivity * (1 + 2 * _rounding(total.numel(), plan.examples))
         noise = noise_on_grid(rounded, plan.noise_std(rounded), total.numel())
-        charge(plan)
-        release_sums(
-            {purpose: total},
-            noise,
-            plan.bits(f"noise of {purpose}"),
-            scales={purpose: 1.0},
-            parameters={},
-        )
+        if isinstance(charge, Keeper):
+            _release_once(total, noise, plan, purpose, charge)
+        else:
+            charge(plan)
+            _add_noise(total, noise, plan, purpose)
     except BaseException:
         total.zero_()
         raise
     return noise.std
+
+
+def _add_noise(total: Tensor, noise: GridNoise, plan: PrivacyPlan, purpose: str) -> None:
+    release_sums(
+        {purpose: total},
+        noise,
+        plan.bits(f"noise of {purpose}"),
+        scales={purpose: 1.0},
+        parameters={},
+    )
+
+
+def _release_once(
+    total: Tensor, noise: GridNoise, plan: PrivacyPlan, purpose: str, keeper: Keeper
+) -> None:
+    """Put what was released before into the place of the sum; otherwise release it now."""
+    known = keeper.recall(plan)
+    if known is None:
+        _add_noise(total, noise, plan, purpose)
+        keeper.keep(plan, total)
+        return
+    if known.shape != total.shape or known.dtype != total.dtype:
+        raise DpvdError(
+            f"the kept release of {purpose} does not fit: the run was begun with other data or"
+            " another version; start a new run, and count both"
+        )
+    total.copy_(known)
 
 
 def _rounding(entries: int, examples: int) -> float:

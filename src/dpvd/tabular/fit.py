@@ -12,11 +12,14 @@ from torch.nn import functional as F
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, ClippingMode, LossFn
 from dpvd.plan import NoiseKind, PrivacyPlan
-from dpvd.privacy import AccountantName, Guarantee, Ledger, Relation
+from dpvd.privacy import AccountantName, Guarantee, Relation, fingerprint
 from dpvd.statistics import (
+    Charge,
+    KeptReleases,
     Moments,
     MomentWeights,
     Rows,
+    kept_names,
     noise_shares,
     release_mean,
     release_moments,
@@ -28,13 +31,14 @@ from dpvd.tabular.model import TableModel
 from dpvd.tabular.network import TableNetwork
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
 from dpvd.tabular.rows import DerivedRows, rows_by_person
-from dpvd.training import Account, Recipe, charge_release, fit
+from dpvd.training import Account, Recipe, charge_release, fit, has_begun
 
 __all__ = ["TableFit", "fit_table", "rehearse_table"]
 
 AVERAGED = 0.5  # part of the steps whose iterates are averaged
 _CURVATURE = 0.15  # mean of p(1 - p) of a classifier that knows something
 _MICRO_BATCH = 8192
+_CHECKPOINTS = 10  # on the way through the steps
 _KEPT_BYTES = 256 * 2**20
 _EQUAL = MomentWeights.from_shares(second=1 / 2, cross=1 / 2)
 _WITH_SQUARES = MomentWeights.from_shares(second=1 / 3, cross=1 / 3, square=1 / 3)
@@ -80,6 +84,7 @@ def fit_table(
     recipe: TableRecipe | None = None,
     earlier: Mapping[str, PrivacyPlan] | None = None,
     folder: Path | str | None = None,
+    resume: bool = False,
 ) -> TableFit:
     """Learn a table under a budget.
 
@@ -111,11 +116,15 @@ def fit_table(
         recipe: how to learn; chosen by `choose` if None.
         earlier: by name, releases that were made of the same people before, such as private bounds,
             and charged to ledgers of their own. They are part of the budget and of the statement.
-        folder: where ledgers are kept; nothing is written if None.
+        folder: where ledgers, with the releases that they paid for, and checkpoints are kept;
+            nothing is written if None.
+        resume: go on from what lies in the folder. Releases in it are not made, or paid for, again.
 
     Raises:
         DpvdError: if arguments do not fit together; nothing is charged or written then.
     """
+    if resume and folder is None:
+        raise DpvdError("to resume, name the folder of the run")
     examples = count_people(x, unit_index, people, rows_per_person)
     targets = scaled_targets(y, len(x), classes, target_range)
     if groups is not None and groups.shape != (x.shape[1],):
@@ -167,9 +176,11 @@ def fit_table(
         delta,
         AccountantName.parse(accountant),
         None if folder is None else Path(folder),
+        resume,
     )
+    names = {} if folder is None else kept_names(Path(folder))
     for plan in before.values():
-        charge_release(model, plan)
+        charge_release(model, plan, names.get(fingerprint(plan.to_dict())))
     guarantee = work.learn(x, targets, groups, rows_per_person or 1)
     model.eval()
     return TableFit(model, guarantee, recipe, before | work.plans)
@@ -258,9 +269,13 @@ class _Work:
     delta: float
     accountant: AccountantName
     folder: Path | None
+    resume: bool
 
     def __post_init__(self) -> None:
         self.plans: dict[str, PrivacyPlan] = {}
+        self.charge: Charge = self._pay
+        if self.folder is not None:
+            self.charge = KeptReleases(self.folder, self._name, self.resume, self._pay)
 
     def learn(
         self, x: Tensor, targets: Tensor, groups: Tensor | None, rows_per_person: int
@@ -295,7 +310,7 @@ class _Work:
         rows = DerivedRows(x, self.model.of_unit_length, self.model.width)
         plan = self._release("mean", "the mean row", reach=1.0)
         found = release_mean(
-            rows, plan, unit_index=self.unit_index, purpose="mean", charge=self._charge
+            rows, plan, unit_index=self.unit_index, purpose="mean", charge=self.charge
         )
         self.model.mean.copy_(found.mean)
 
@@ -309,7 +324,7 @@ class _Work:
             weights=weights,
             unit_index=self.unit_index,
             purpose="moments",
-            charge=self._charge,
+            charge=self.charge,
         )
 
     def _whiten(self, rows: Rows, targets: Tensor) -> None:
@@ -345,7 +360,7 @@ class _Work:
             weights=weights,
             unit_index=self.unit_index,
             purpose="calibration",
-            charge=self._charge,
+            charge=self.charge,
         )
         self.model.set_calibration(calibrate(found))
 
@@ -355,7 +370,7 @@ class _Work:
         squares = (targets - outcome[:, None].clamp(-1, 1)).square()
         plan = self._release("calibration", "the mean squared residual", reach=1.0)
         found = release_mean(
-            squares, plan, unit_index=self.unit_index, purpose="calibration", charge=self._charge
+            squares, plan, unit_index=self.unit_index, purpose="calibration", charge=self.charge
         )
         self.model.residual.fill_(max(found.mean.item(), found.std, 1e-6))
 
@@ -381,8 +396,9 @@ class _Work:
             delta=self.delta,
             accountant=self.accountant,
             loss_fn=_loss(self.model, self._inputs(x), targets.float()),
-            evaluations=1,
+            evaluations=_CHECKPOINTS,
             folder=self.folder,
+            resume=self.resume and self.folder is not None and has_begun(self.folder),
             generator=_seeded(plan),
             micro_batch=max(1, _MICRO_BATCH // rows_per_person),
         )
@@ -424,15 +440,11 @@ class _Work:
         self.plans[name] = plan
         return plan
 
-    def _charge(self, plan: PrivacyPlan) -> None:
-        """Pay for a release, on disk first if there is a folder."""
-        if self.folder is not None:
-            name = next(name for name, known in self.plans.items() if known == plan)
-            self.folder.mkdir(parents=True, exist_ok=True)
-            ledger = Ledger.create(self.folder / f"ledger-{name}.jsonl", plan.to_dict())
-            ledger.charge(1)
-            ledger.close()
-        charge_release(self.model, plan)
+    def _name(self, plan: PrivacyPlan) -> str:
+        return next(name for name, known in self.plans.items() if known == plan)
+
+    def _pay(self, plan: PrivacyPlan, name: str | None = None) -> None:
+        charge_release(self.model, plan, name)
 
 
 def _seeded(plan: PrivacyPlan) -> torch.Generator | None:

@@ -7,7 +7,7 @@ from dpvd.training.adam_bc import AdamBC, NoiseAware
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
-from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit
+from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit, has_begun
 from dpvd.training.private import make_private
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
@@ -34,6 +34,7 @@ __all__ = [
     "cross_entropy",
     "entries_of",
     "fit",
+    "has_begun",
     "make_private",
     "remember",
 ]

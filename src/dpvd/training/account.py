@@ -95,6 +95,11 @@ class Account:
         ]
         return max(same, key=lambda run: self.entries[run]["charged"], default=None)
 
+    def rename(self, name: str) -> None:
+        """Give a run that nothing was charged to a name that is known elsewhere."""
+        self.entries[name] = self.entries.pop(self.run)
+        self.run = self._id = name
+
     def take_up(self, beside: Iterable[nn.Module]) -> None:
         """Count the runs that modules beside the model remember.
 
@@ -301,8 +306,15 @@ def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
     Account(model, plan, announce=False).charge_up_to(charged)
 
 
-def charge_release(model: nn.Module, plan: PrivacyPlan) -> None:
+def charge_release(model: nn.Module, plan: PrivacyPlan, name: str | None = None) -> None:
     """Charge a noisy sum over all examples to the model that is made of it.
+
+    Args:
+        model: whose account it enters.
+        plan: of the release.
+        name: of the release in accounts, drawn when it was made. A run that goes on charges it to a
+            new model, and its checkpoint brings it along as well: by their name they are known to
+            be one. A new one is drawn if None.
 
     Raises:
         DpvdError: if the plan is not of one step on all examples, or was charged to the model
@@ -315,6 +327,8 @@ def charge_release(model: nn.Module, plan: PrivacyPlan) -> None:
         raise DpvdError(
             "this release was charged to the model before: a second one needs a plan of its own"
         )
+    if name is not None:
+        account.rename(name)
     account.charge(1)
     account.note_step(drawn=True, isolation="")
     account.entries[account.run]["release"] = True

@@ -21,7 +21,7 @@ from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimiz
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 
-__all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit"]
+__all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit", "has_begun"]
 
 # Files in the folder of a run.
 LEDGER = "ledger.jsonl"
@@ -134,6 +134,8 @@ def fit(
             run.step.event, points, delta, accountant=accountant, relation=plan.relation
         )
         budget = dict(zip(points, spent, strict=True))
+        if run.is_new:
+            run.save()  # what is charged from now on can be gone on from
         batches = plan.batches(
             columns,
             bits=run.sampling,
@@ -159,6 +161,18 @@ def fit(
     run.step.accept_weights()
     model.eval()
     return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
+
+
+def has_begun(folder: Path | str) -> bool:
+    """Whether a run in the folder has come as far as its ledger, and so can be resumed.
+
+    Edge cases: what a crash leaves of a ledger that was being made is removed.
+    """
+    path = Path(folder) / LEDGER
+    if Ledger.has_begun(path):
+        return True
+    path.unlink(missing_ok=True)
+    return False
 
 
 def _evaluation_points(steps: int, evaluations: int) -> list[int]:
@@ -300,13 +314,15 @@ class _Run:
         Checkpoint(tensors, facts).save(self.folder / CHECKPOINT)
 
     def close(self) -> None:
-        """Let go of the ledger; a new one that nothing was charged to is not left behind."""
+        """Let go of the ledger; of a new run that nothing was charged to nothing is left behind."""
         ledger = self.step.ledger
         if ledger is None:
             return
         ledger.close()
         if self.is_new and ledger.charged == 0:
             ledger.delete()
+            if self.folder is not None:
+                (self.folder / CHECKPOINT).unlink(missing_ok=True)
 
     def _restore(self) -> None:
         assert self.folder is not None  # checked before
