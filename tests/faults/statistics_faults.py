@@ -8,11 +8,14 @@ __all__ = ["FAULTS"]
 
 MOMENTS, PEOPLE = "statistics/moments.py", "statistics/people.py"
 RELEASE, CATEGORIES = "statistics/release.py", "statistics/categories.py"
+KEPT = "statistics/kept.py"
 FIT, ACCOUNT = "tabular/fit.py", "training/account.py"
 TEST_MOMENTS = "tests/statistics/test_moments.py::"
 TEST_CATEGORIES = "tests/statistics/test_categories.py::"
 TEST_BOUNDS = "tests/statistics/test_bounds.py::"
 TEST_FIT = "tests/tabular/test_fit.py::"
+TEST_RESUME = "tests/runs/test_resume_tables.py::"
+RESUMED_SAME = "test_an_interrupted_run_goes_on_to_the_same_end_and_pays_nothing_twice"
 
 TEST_RUNS = (
     "tests/runs/test_tables.py::test_the_statement_is_the_sum_of_everything_private_bounds_included"
@@ -103,7 +106,11 @@ CHARGES = [
     Fault(
         "private bounds that are not charged to the model",
         FIT,
-        {"        charge_release(model, plan)\n": "        pass\n"},
+        {
+            "        charge_release(model, plan, names.get(fingerprint(plan.to_dict())))\n": (
+                "        pass\n"
+            )
+        },
         TEST_RUNS + "[ill-None]",
     ),
     Fault(
@@ -114,14 +121,14 @@ CHARGES = [
     ),
     Fault(
         "categories of one person alone that delta does not pay for",
-        "runs/tables/estimate.py",
+        "tabular/estimate.py",
         {"_FAILING_PART = 0.01": "_FAILING_PART = 0.3"},
         TEST_RUNS + "[ill-None]",
     ),
     Fault(
         "releases that nobody pays for",
         FIT,
-        {"        charge_release(self.model, plan)\n": ""},
+        {"        charge_release(self.model, plan, name)\n": "        pass\n"},
         TEST_FIT + COMPOSED + "[add-or-remove-statistics]",
     ),
     Fault(
@@ -147,7 +154,7 @@ CHARGES = [
     Fault(
         "a release used before it is paid for",
         RELEASE,
-        {"        charge(plan)\n": ""},
+        {"            charge(plan)\n": ""},
         TEST_MOMENTS + "test_a_release_is_charged_before_and_refused_charges_release_nothing",
     ),
     Fault(
@@ -159,9 +166,45 @@ CHARGES = [
     Fault(
         "the split of a table known in advance",
         "runs/tables/prepare.py",
-        {"options.seed if options.seeded_noise else secrets.randbits(63)": "options.seed"},
+        {"options.seed if options.seeded_noise else _split_seed(secret)": "options.seed"},
         "tests/runs/test_tables.py::test_nobody_can_know_the_split_in_advance",
     ),
 ]
 
-FAULTS = SENSITIVITY + NOISE + CHARGES
+RESUMED = [
+    Fault(
+        "a kept release that nobody pays for",
+        RELEASE,
+        {"        keeper.keep(plan, total)\n": ""},
+        TEST_RESUME + "test_a_whole_run_writes_these_files_and_its_owner_alone_reads_the_releases",
+    ),
+    Fault(
+        "a resumed run that draws the noise of a release again",
+        KEPT,
+        {
+            "        if not ledger.charged:\n": "        if True:\n",
+            "        if ledger.charged:\n": "        if False:\n",
+        },
+        TEST_RESUME + "test_noise_from_the_system_is_not_drawn_again",
+    ),
+    Fault(
+        "a kept release that the account of a resumed run leaves out",
+        KEPT,
+        {'        self.paid(plan, ledger.kept["name"])\n': ""},
+        TEST_RESUME + RESUMED_SAME + "[ledger-moments.jsonl]",
+    ),
+    Fault(
+        "a run that goes on with another table",
+        "runs/run_dir.py",
+        {"before.get(name) != checksum": "False"},
+        TEST_RESUME + "test_a_file_that_has_changed_since_is_refused[table]",
+    ),
+    Fault(
+        "private bounds of an estimator that are not in its budget",
+        "sklearn/base.py",
+        {"            earlier=found.plans,\n": ""},
+        "tests/estimators/test_account.py::test_private_bounds_are_in_the_statement_and_in_the_sum",
+    ),
+]
+
+FAULTS = SENSITIVITY + NOISE + CHARGES + RESUMED

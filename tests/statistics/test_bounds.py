@@ -9,7 +9,7 @@ import torch
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Relation
-from dpvd.statistics import bounds, dyadic_edges, release_bounds
+from dpvd.statistics import bounds, dyadic_edges, people_for_bounds, release_bounds
 from dpvd.statistics.release import simplex_sensitivity
 from tests.mechanisms.statistics import ALARM, normal_p_value
 from tests.statistics.people import free, secret_plan, seeded_plan
@@ -42,10 +42,36 @@ def test_a_few_wild_values_do_not_stretch_the_bounds(generator):
     assert 1.5 < found.high < 8
 
 
-def test_too_few_people_are_told_so():
-    values = torch.tensor([30.0, 40.0])
-    with pytest.raises(DpvdError, match="too few people for bounds of age"):
-        release_bounds(values, *pair_of_plans(2, 5.0), purpose="age", charge=free)
+def test_too_few_people_are_told_so_before_anything_is_charged():
+    charged: list[PrivacyPlan] = []
+    plans = pair_of_plans(80, 5.0)
+    assert people_for_bounds(plans[0]) == 87
+    with pytest.raises(DpvdError, match=r"too few people for bounds of age: there are 80.* 87 are"):
+        release_bounds(torch.full((80,), 30.0), *plans, purpose="age", charge=charged.append)
+    assert charged == []
+
+
+@pytest.mark.parametrize(
+    ("low", "high"), [(18.0, 90.0), (-5.0, 5.0), (0.001, 0.004), (1e5, 2e6), (-90.0, -10.0)]
+)
+def test_as_many_people_as_are_needed_have_bounds_of_their_scale(low, high, generator):
+    people = people_for_bounds(pair_of_plans(1000, 5.0)[0])
+    far = 0
+    for seed in range(40):
+        values = low + (high - low) * torch.rand(people, generator=generator)
+        plans = [replace(plan, seed=seed) for plan in pair_of_plans(people, 5.0)]
+        found = release_bounds(values, *plans, purpose="age", charge=free)
+        largest = max(abs(low), abs(high))
+        far += not largest / 4 < max(abs(found.low), abs(found.high)) < 16 * largest
+    assert far <= 8  # of 40: it is by chance, and no more is charged for it
+
+
+def test_bounds_that_no_bin_stands_out_for_are_rough():
+    people = people_for_bounds(pair_of_plans(1000, 5.0)[0])
+    values = torch.full((people,), math.nan)
+    found = release_bounds(values, *pair_of_plans(people, 5.0), purpose="age", charge=free)
+    assert found.are_rough
+    assert found.low < found.high
 
 
 def test_both_releases_are_charged_and_one_plan_does_not_pay_for_two():

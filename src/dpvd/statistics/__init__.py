@@ -4,8 +4,14 @@ Each is one Gaussian release in which everybody takes part, written down as a pl
 that the account of whatever is trained afterwards takes it in.
 """
 
-from dpvd.statistics.bounds import NumericBounds, dyadic_edges, release_bounds
-from dpvd.statistics.categories import Categories, failure_delta, release_categories
+from dpvd.statistics.bounds import NumericBounds, dyadic_edges, people_for_bounds, release_bounds
+from dpvd.statistics.categories import (
+    Categories,
+    failure_delta,
+    people_for_categories,
+    release_categories,
+)
+from dpvd.statistics.kept import KeptReleases, kept_names
 from dpvd.statistics.moments import (
     Mean,
     Moments,
@@ -14,11 +20,13 @@ from dpvd.statistics.moments import (
     release_moments,
 )
 from dpvd.statistics.people import Rows, check_people, row_weights
-from dpvd.statistics.release import Charge, Part, noise_shares, release_plan
+from dpvd.statistics.release import Charge, Keeper, Part, noise_shares, release_plan
 
 __all__ = [
     "Categories",
     "Charge",
+    "Keeper",
+    "KeptReleases",
     "Mean",
     "MomentWeights",
     "Moments",
@@ -28,7 +36,10 @@ __all__ = [
     "check_people",
     "dyadic_edges",
     "failure_delta",
+    "kept_names",
     "noise_shares",
+    "people_for_bounds",
+    "people_for_categories",
     "release_bounds",
     "release_categories",
     "release_mean",

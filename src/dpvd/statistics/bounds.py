@@ -11,10 +11,13 @@ from dpvd.plan import PrivacyPlan
 from dpvd.statistics.people import row_weights, vote_counts
 from dpvd.statistics.release import Charge, release_total, simplex_sensitivity
 
-__all__ = ["NumericBounds", "dyadic_edges", "release_bounds"]
+__all__ = ["NumericBounds", "dyadic_edges", "people_for_bounds", "release_bounds"]
 
 _FINE_BINS = 64
 _FALSE_BIN = 0.01  # chance that noise alone makes an empty bin of a histogram look inhabited
+_WINDOW = 3  # powers of two within which most values of a column lie
+# As many people as this times the least count are found within a window: see `_likeliest_scale`.
+_ENOUGH = 4
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,12 @@ class NumericBounds:
     Attributes:
         low: lower bound.
         high: upper bound.
+        are_rough: whether noise hid every single bin, and these are the likeliest power of two.
     """
 
     low: float
     high: float
+    are_rough: bool = False
 
 
 def dyadic_edges(smallest: int = -20, largest: int = 40) -> Tensor:
@@ -49,7 +54,8 @@ def release_bounds(
     """Bounds that leave out about a given part of the people, in two releases.
 
     The first counts people in bins whose edges are powers of two; bins that hold no more people
-    than noise would pretend are taken as empty. The second counts people in equal bins between the
+    than noise would pretend are taken as empty. If that is all of them, the likeliest scale is
+    taken: it costs nothing more. The second counts people in equal bins between the
     outermost that are not, and finds the quantiles.
 
     Guarantees:
@@ -67,32 +73,74 @@ def release_bounds(
         charge: pays for the plans.
 
     Raises:
-        DpvdError: if the plans are the same, or no bin has enough people; the first release is
-            charged then.
+        DpvdError: if the plans are the same, or there are fewer than `people_for_bounds`; nothing
+            is charged then.
     """
     if coarse == fine:
         raise DpvdError("two releases need two plans: give them different names in release_plan")
     if not 0 < outside < 1:
         raise DpvdError(f"outside must lie strictly between 0 and 1, got {outside!r}")
+    needed = people_for_bounds(coarse)
+    if coarse.examples < needed:
+        raise DpvdError(
+            f"too few people for bounds of {purpose}: there are {coarse.examples}, and under this"
+            f" noise {needed} are needed. Declare bounds that you know, or spend a larger epsilon"
+            " on them"
+        )
     edges = dyadic_edges()
     counts, std = _noisy_counts(values, edges, coarse, unit_index, f"{purpose}, coarse", charge)
     inhabited = (counts > _least_count(std, len(counts))).nonzero().flatten()
-    if not len(inhabited):
-        raise DpvdError(
-            f"too few people for bounds of {purpose}: the noise hides every bin. Declare bounds"
-            " that you know, or spend a larger epsilon on them"
-        )
-    low = edges[int(inhabited[0])].item()
-    high = edges[int(inhabited[-1]) + 1].item()
+    are_rough = not len(inhabited)
+    if are_rough:
+        low, high = _likeliest_scale(counts, edges, coarse.examples)
+    else:
+        low = edges[int(inhabited[0])].item()
+        high = edges[int(inhabited[-1]) + 1].item()
     edges = torch.linspace(low, high, _FINE_BINS + 1, dtype=torch.float64)
     counts, std = _noisy_counts(values, edges, fine, unit_index, f"{purpose}, fine", charge)
     kept = torch.where(counts > _least_count(std, len(counts)), counts, torch.zeros_like(counts))
     if not kept.any():
-        return NumericBounds(low, high)
+        return NumericBounds(low, high, are_rough)
     below = kept.cumsum(0) / kept.sum()
     first = int((below > outside / 2).nonzero()[0])
     last = int((below >= 1 - outside / 2).nonzero()[0])
-    return NumericBounds(edges[first].item(), edges[last + 1].item())
+    return NumericBounds(edges[first].item(), edges[last + 1].item(), are_rough)
+
+
+def people_for_bounds(plan: PrivacyPlan) -> int:
+    """How many people are needed for bounds of a column, by the noise of the first release alone.
+
+    With fewer, the noise would hide them wherever they are. It is known before anything is charged.
+    """
+    std = plan.noise_std(simplex_sensitivity(plan.relation))
+    return math.ceil(_ENOUGH * _least_count(std, len(dyadic_edges()) - 1))
+
+
+def _likeliest_scale(counts: Tensor, edges: Tensor, people: int) -> tuple[float, float]:
+    """Bounds for a column of which no single bin stands out, from the same noisy counts.
+
+    Most values of a column lie within a few powers of two. The noise of 2w bins together is √(2w)
+    times that of one, while nearly everybody is in them: they stand out where one bin does not.
+
+    Args:
+        counts: [bins], noisy.
+        edges: [bins + 1], those of `dyadic_edges`.
+        people: their number, which is public.
+    """
+    middle = len(counts) // 2  # the bin around zero
+    positive = counts[middle + 1 :]  # from small to large
+    negative = counts[:middle].flip(0)
+    sums = torch.stack([positive, negative]).unfold(1, _WINDOW, 1).sum(-1)  # [2, windows]
+    best = int(sums.sum(0).argmax())
+    # One power of two above the window: what lies beyond it is not cut off at once.
+    above = min(middle + best + _WINDOW + 1, len(counts) - 1)
+    high = edges[above + 1].item()
+    has_sign = (sums[:, best] > people / 4).tolist()
+    if has_sign == [True, False]:
+        return 0.0, high
+    if has_sign == [False, True]:
+        return -high, 0.0
+    return -high, high
 
 
 def _noisy_counts(

@@ -13,7 +13,7 @@ from dpvd.plan import PrivacyPlan
 from dpvd.statistics.people import row_weights, vote_counts
 from dpvd.statistics.release import Charge, release_total, simplex_sensitivity
 
-__all__ = ["Categories", "failure_delta", "release_categories"]
+__all__ = ["Categories", "failure_delta", "people_for_categories", "release_categories"]
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,21 @@ def release_categories(
         purpose=purpose,
         charge=charge,
     )
-    threshold = 1 + std * float(stats.norm.isf(failure / rows_per_person))
+    threshold = _threshold(std, failure, rows_per_person)
     above = (counts[: len(names)] > threshold).tolist()
     kept = tuple(name for name, enough in zip(names, above, strict=True) if enough)
     return Categories(kept, threshold)
+
+
+def people_for_categories(plan: PrivacyPlan, failure: float, rows_per_person: int = 1) -> int:
+    """How many people are needed for categories of a column, by noise and failure alone.
+
+    With fewer, a category that a quarter of them have would rather stay hidden than appear. It is
+    known before anything is charged.
+    """
+    std = plan.noise_std(simplex_sensitivity(plan.relation))
+    return math.ceil(4 * _threshold(std, failure, rows_per_person))
+
+
+def _threshold(std: float, failure: float, rows_per_person: int) -> float:
+    return 1 + std * float(stats.norm.isf(failure / rows_per_person))

@@ -1,6 +1,13 @@
 """Tables: one family of linear models, chosen by public numbers, learnt from noisy statistics."""
 
 from dpvd.tabular.codes import class_codes
+from dpvd.tabular.estimate import (
+    Estimates,
+    estimate_schema,
+    failures_for,
+    provisional,
+    release_plans,
+)
 from dpvd.tabular.fit import TableFit, fit_table, rehearse_table
 from dpvd.tabular.model import Prediction, TableModel
 from dpvd.tabular.network import TableNetwork
@@ -15,6 +22,7 @@ from dpvd.tabular.recipe import (
 )
 
 __all__ = [
+    "Estimates",
     "Prediction",
     "TableFit",
     "TableMethod",
@@ -25,8 +33,12 @@ __all__ = [
     "choose",
     "choose_plain",
     "class_codes",
+    "estimate_schema",
+    "failures_for",
     "fit_ordinary",
     "fit_table",
     "knots_for",
+    "provisional",
     "rehearse_table",
+    "release_plans",
 ]

@@ -269,7 +269,7 @@ class _Work:
     delta: float
     accountant: AccountantName
     folder: Path | None
-    resume: bool
+    resume: bool = False
 
     def __post_init__(self) -> None:
         self.plans: dict[str, PrivacyPlan] = {}

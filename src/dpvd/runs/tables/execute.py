@@ -1,7 +1,6 @@
 """A run on a table, from its preparation to a folder: estimate, learn, measure, record."""
 
 import math
-import secrets
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from dpvd.data import Column, EncodedTable, Target, training_cells
-from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.charged import charged_in, discard_uncharged
@@ -21,63 +19,89 @@ from dpvd.runs.model_file import save_model
 from dpvd.runs.network import Method
 from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
-from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir, write_key
+from dpvd.runs.run_dir import (
+    CHECKSUM_KEY,
+    CONTENTS,
+    MODEL,
+    RECORD,
+    check_contents,
+    create_run_dir,
+    read_key,
+    reopen_run_dir,
+    write_contents,
+    write_key,
+)
 from dpvd.runs.tables.choice import TableChoice
-from dpvd.runs.tables.estimate import estimate_schema, failures_for, release_plans
 from dpvd.runs.tables.metrics import class_metrics, number_metrics
 from dpvd.runs.tables.outcome import Outcome, outcome_record
-from dpvd.runs.tables.prepare import PreparedTable
+from dpvd.runs.tables.prepare import PreparedTable, prepare_table
 from dpvd.runs.tables.recipe import ordinary_hidden, table_recipe
 from dpvd.statistics import failure_delta
-from dpvd.tabular import TableFit, TableModel, fit_ordinary, fit_table
+from dpvd.tabular import (
+    TableFit,
+    TableModel,
+    estimate_schema,
+    failures_for,
+    fit_ordinary,
+    fit_table,
+    release_plans,
+)
 
 __all__ = ["execute_table", "resume_table", "started_with"]
-
-_KEY_BYTES = 32
 
 
 def execute_table(run: PreparedTable, folder: Path) -> RunRecord:
     """Learn the table under the budget, measure on the test rows, write model and record.
 
     Guarantees:
-        Every release is on disk, in a ledger of its own, before its result is used. A run that is
+        Every release is on disk, in the ledger that pays for it, before it is used. A run that is
         refused before anything was charged leaves nothing behind.
 
     Raises:
         DpvdError: if the folder is in use, or the budget cannot be kept.
     """
     create_run_dir(folder, started_with(run.options, run.choice))
-    key = secrets.token_bytes(_KEY_BYTES)
     try:
-        write_key(folder, key)
-        outcome = _learn(run, folder)
+        write_key(folder, run.key)
+        write_contents(folder, run.contents())
+        return _carry_out(run, folder, resume=False)
     except BaseException:
         discard_uncharged(folder)
         raise
-    checksum = save_model(outcome.model, folder / MODEL)
-    record = outcome_record(run, outcome, _measure(outcome), key, checksum)
-    record.write(folder)
-    write_manifest(folder)
-    return record
 
 
 def resume_table(options: RunOptions, choice: TableChoice, folder: Path) -> RunRecord:
-    """The record of the finished run in the folder.
+    """Go on with the run in the folder; a finished one is left as it is.
+
+    Guarantees:
+        Releases that the interrupted process paid for are read from their ledgers, not made or paid
+        for again. Steps that it was charged and lost stay charged.
 
     Raises:
-        DpvdError: if it has other options, or is unfinished: what was charged is spent, and noisy
-            results that were lost cannot be had again for nothing.
+        DpvdError: if the run was started with other options, or the files have changed since.
     """
     reopen_run_dir(folder, started_with(options, choice))
     if (folder / RECORD).exists():
         return RunRecord.read(folder)
-    charged = charged_in(folder)
-    spent = charged.epsilon(options.delta, options.accountant)
-    raise DpvdError(
-        f"the run on a table in {folder} was interrupted and cannot be resumed: {charged.steps}"
-        f" noisy releases and steps (ε = {spent:.4g} at δ = {options.delta:g}) were charged and"
-        " stay spent; start a new run in another folder, and count both"
-    )
+    if not (folder / CONTENTS).exists() and not charged_in(folder).steps:
+        # It had not come as far as reading the table.
+        (folder / CHECKSUM_KEY).unlink(missing_ok=True)
+        run = prepare_table(options, choice)
+        write_key(folder, run.key)
+        write_contents(folder, run.contents())
+    else:
+        run = prepare_table(options, choice, read_key(folder))
+        check_contents(folder, run.contents())
+    return _carry_out(run, folder, resume=True)
+
+
+def _carry_out(run: PreparedTable, folder: Path, *, resume: bool) -> RunRecord:
+    outcome = _learn(run, folder, resume=resume)
+    checksum = save_model(outcome.model, folder / MODEL)
+    record = outcome_record(run, outcome, _measure(outcome), run.key, checksum)
+    record.write(folder)
+    write_manifest(folder)
+    return record
 
 
 def started_with(options: RunOptions, choice: TableChoice) -> dict[str, Any]:
@@ -115,15 +139,15 @@ class _Ready:
     left_out: tuple[str, ...] = ()
 
 
-def _learn(run: PreparedTable, folder: Path) -> Outcome:
+def _learn(run: PreparedTable, folder: Path, *, resume: bool) -> Outcome:
     started = time.monotonic()
-    ready = _ready(run, folder)
+    ready = _ready(run, folder, resume=resume)
     if run.options.method is Method.NONE:
         model, guarantee, plan = _ordinary(run, ready.train)
         plans = {"training": plan}
         recipe = None
     else:
-        fitted = _private(run, ready, folder)
+        fitted = _private(run, ready, folder, resume=resume)
         model = fitted.model
         guarantee = _stated(run, fitted.guarantee, ready.failing)
         plans = fitted.plans
@@ -140,7 +164,7 @@ def _learn(run: PreparedTable, folder: Path) -> Outcome:
     )
 
 
-def _ready(run: PreparedTable, folder: Path) -> _Ready:
+def _ready(run: PreparedTable, folder: Path, *, resume: bool) -> _Ready:
     """The encoded table, after the estimates that its schema waits for."""
     if run.parts is not None:
         return _Ready(run.parts.train, run.test, {})
@@ -167,12 +191,12 @@ def _ready(run: PreparedTable, folder: Path) -> _Ready:
         test_fraction=run.choice.test_fraction,
         seed=run.seed,
     )
-    found = estimate_schema(schema, run.estimated, cells, plans, failures, folder)
+    found = estimate_schema(schema, run.estimated, cells, plans, failures, folder, resume=resume)
     train, test = run.load(found.schema)
     return _Ready(train, test, plans, failing, found.left_out)
 
 
-def _private(run: PreparedTable, ready: _Ready, folder: Path) -> TableFit:
+def _private(run: PreparedTable, ready: _Ready, folder: Path, *, resume: bool) -> TableFit:
     """The model under the budget; what was estimated before is part of it."""
     options = run.options
     train = ready.train
@@ -202,6 +226,7 @@ def _private(run: PreparedTable, ready: _Ready, folder: Path) -> TableFit:
         recipe=table_recipe(options, run.base.examples, train.encoder, delta),
         earlier=ready.earlier,
         folder=folder,
+        resume=resume,
     )
 
 

@@ -1,7 +1,10 @@
 """From options and a table to all that a run will do; nothing is charged or written here."""
 
+import hashlib
+import hmac
 import secrets
 from dataclasses import dataclass, fields, replace
+from pathlib import Path
 
 from dpvd.data import (
     EncodedTable,
@@ -18,12 +21,13 @@ from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.network import Method
 from dpvd.runs.options import RunOptions
 from dpvd.runs.tables.choice import TableChoice, chosen_schema, to_estimate, words_not_covered
-from dpvd.runs.tables.estimate import provisional
 from dpvd.runs.tables.recipe import network_kind
-from dpvd.tabular import knots_for
+from dpvd.tabular import knots_for, provisional
 
-__all__ = ["PreparedTable", "prepare_table"]
+__all__ = ["PreparedTable", "check_table_options", "prepare_table"]
 
+_KEY_BYTES = 32
+_BLOCK = 2**20  # bytes that are read at once
 _MEMORY = 64 * 2**20  # bytes of features beyond which they go into a file
 # Of networks alone: the model of a table is chosen by its own recipe.
 _OF_NETWORKS = (
@@ -54,6 +58,7 @@ class PreparedTable:
         base: what all plans of the run have in common.
         knots: of the encoding.
         seed: of the split; secret, unless noise is seeded.
+        key: secret of the run, of which the seed and the keys of checksums are made.
         parts: the encoded table; None if the encoding has to wait for estimates.
         test: the rows to test on; None if there are none.
         not_covered: what the statement leaves open of the schema.
@@ -67,6 +72,7 @@ class PreparedTable:
     base: PrivacyPlan
     knots: int
     seed: int
+    key: bytes
     parts: TableParts | None
     test: EncodedTable | None
     not_covered: tuple[str, ...]
@@ -77,6 +83,13 @@ class PreparedTable:
         """The name of the table's file, which the record shows."""
         return self.choice.table.name
 
+    def contents(self) -> dict[str, str]:
+        """Keyed checksums of the files that the run reads, by what they are."""
+        files = {"table": self.choice.table, "schema": self.choice.schema, "test": self.choice.test}
+        return {
+            what: _file_checksum(self.key, path) for what, path in files.items() if path is not None
+        }
+
     def load(self, schema: Schema) -> tuple[EncodedTable, EncodedTable | None]:
         """The rows to train on and those to test on, by a complete schema."""
         encoder = Encoder(schema, knots=self.knots)
@@ -84,13 +97,20 @@ class PreparedTable:
         return parts.train, _test(self.choice, encoder, parts)
 
 
-def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
+def prepare_table(
+    options: RunOptions, choice: TableChoice, key: bytes | None = None
+) -> PreparedTable:
     """Read the table, check all of it and choose the encoding.
+
+    Args:
+        options: what the user chose.
+        choice: which files.
+        key: of a run that goes on; drawn if None.
 
     Raises:
         DpvdError: for whatever cannot be trained on, naming row and column.
     """
-    _refuse_options_of_networks(options)
+    check_table_options(options)
     source = choice.open()
     is_private = options.method is not Method.NONE
     drafted = choice.schema is None
@@ -99,7 +119,8 @@ def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
     _check_estimates(options, estimated, schema)
     # A split that is known in advance goes by the position of rows: one row more would move all
     # rows behind it between training and test, and the account is for one.
-    seed = options.seed if options.seeded_noise else secrets.randbits(63)
+    secret = secrets.token_bytes(_KEY_BYTES) if key is None else key
+    seed = options.seed if options.seeded_noise else _split_seed(secret)
     people = count_units(source, schema, test_fraction=choice.test_fraction, seed=seed)
     knots = 0
     if people:
@@ -115,6 +136,7 @@ def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
         _base_plan(options, schema, parts.train.units),
         knots,
         seed,
+        secret,
         None if estimated else parts,
         None if estimated else test,
         words_not_covered(schema, estimated, drafted=drafted),
@@ -122,7 +144,26 @@ def prepare_table(options: RunOptions, choice: TableChoice) -> PreparedTable:
     )
 
 
-def _refuse_options_of_networks(options: RunOptions) -> None:
+def _file_checksum(key: bytes, path: Path) -> str:
+    digest = hmac.new(key, digestmod=hashlib.sha256)
+    with path.open("rb") as file:
+        while block := file.read(_BLOCK):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _split_seed(key: bytes) -> int:
+    """The seed of the split: the same for the same key, and no help in finding the key."""
+    digest = hmac.digest(key, b"split of the table", hashlib.sha256)
+    return int.from_bytes(digest[:8], "little") >> 1
+
+
+def check_table_options(options: RunOptions) -> None:
+    """Raise if a run on a table cannot have these options.
+
+    Raises:
+        DpvdError: for a method, or an option, of networks alone.
+    """
     network_kind(options)
     for field in fields(RunOptions):
         if field.name not in _OF_NETWORKS:

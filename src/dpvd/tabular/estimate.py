@@ -1,7 +1,7 @@
 """Bounds and categories that a schema leaves out, estimated from the data under the account."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -12,11 +12,16 @@ from torch import Tensor
 from dpvd.data import Column, Kind, Schema, Source, TrainingCells, Unseen
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Ledger
+from dpvd.privacy import AccountantName
 from dpvd.statistics import (
+    Charge,
+    KeptReleases,
+    NumericBounds,
     Part,
     failure_delta,
     noise_shares,
+    people_for_bounds,
+    people_for_categories,
     release_bounds,
     release_categories,
     release_plan,
@@ -113,46 +118,38 @@ def release_plans(
 
 @dataclass
 class _Releases:
-    """Makes the releases, each charged to a ledger of its own."""
+    """Makes the releases, each charged to a ledger of its own if there is a folder."""
 
     cells: TrainingCells
     plans: dict[str, PrivacyPlan]
-    folder: Path
+    folder: Path | None
+    resume: bool
+
+    def __post_init__(self) -> None:
+        self.charge: Charge = self._note
+        if self.folder is not None:
+            self.charge = KeptReleases(self.folder, self._ledger_name, self.resume, self._note)
 
     @property
     def unit_index(self) -> Tensor | None:
         return None if self.cells.unit is None else torch.from_numpy(self.cells.unit)
 
-    def charge(self, plan: PrivacyPlan) -> None:
+    def _ledger_name(self, plan: PrivacyPlan) -> str:
         place = list(self.plans.values()).index(plan)
-        ledger = Ledger.create(self.folder / f"ledger-estimate-{place + 1}.jsonl", plan.to_dict())
-        ledger.charge(1)
-        ledger.close()
+        return f"estimate-{place + 1}"
 
-    def bounds(self, name: str) -> tuple[float, float] | None:
-        """Bounds of a column, None if too few people have a value."""
-        coarse = self.plans[f"rough bounds of {name}"]
-        fine = self.plans[f"bounds of {name}"]
-        paid: list[PrivacyPlan] = []
+    def _note(self, plan: PrivacyPlan, name: str = "") -> None:
+        """The model, which is not made yet, is charged with all of the plans."""
 
-        def charge(plan: PrivacyPlan) -> None:
-            self.charge(plan)
-            paid.append(plan)
-
-        try:
-            found = release_bounds(
-                torch.from_numpy(self.cells.numbers[name]),
-                coarse,
-                fine,
-                unit_index=self.unit_index,
-                purpose=f"bounds of {name}",
-                charge=charge,
-            )
-        except DpvdError:
-            if not paid:
-                raise
-            return None
-        return found.low, found.high
+    def bounds(self, name: str) -> NumericBounds:
+        return release_bounds(
+            torch.from_numpy(self.cells.numbers[name]),
+            self.plans[f"rough bounds of {name}"],
+            self.plans[f"bounds of {name}"],
+            unit_index=self.unit_index,
+            purpose=f"bounds of {name}",
+            charge=self.charge,
+        )
 
     def categories(self, name: str, failure: float, rows_per_unit: int) -> tuple[str, ...]:
         found = release_categories(
@@ -174,46 +171,98 @@ def estimate_schema(
     cells: TrainingCells,
     plans: dict[str, PrivacyPlan],
     failures: Sequence[float],
-    folder: Path,
+    folder: Path | None = None,
+    *,
+    resume: bool = False,
 ) -> Estimates:
     """Make the releases of the plans and put what they say into the schema.
 
     Guarantees:
-        Each release is charged to a ledger in the folder before its result is used. Everything
-        else is made of noisy counts, and so is the decision to leave a column out.
+        Each release is charged to a ledger in the folder, if there is one, before its result is
+        used. Everything else is made of noisy counts, and so is the decision to leave a column out:
+        one without categories, or with bounds that noise hides. If no other column is left, the
+        likeliest bounds are taken. All of the plans are to be charged to the model.
+
+    Args:
+        schema: with columns that are not complete.
+        names: of these, the target perhaps among them.
+        cells: of the training rows.
+        plans: from `release_plans`.
+        failures: from `failures_for`.
+        folder: where ledgers are kept; nothing is written if None.
+        resume: take what an interrupted process released from the folder.
 
     Raises:
-        DpvdError: if the target has too few values, or all columns are left out. What was charged
-            by then stays in the folder.
+        DpvdError: if there are too few people for this noise, or more texts than categories;
+            nothing is charged then. If no category of any column is found, and nothing else is
+            left: the estimates stay charged then.
     """
-    releases = _Releases(cells, plans, folder)
+    _refuse_few_people(plans, failures, schema.rows_per_unit or 1)
     _refuse_free_texts(cells)
+    releases = _Releases(cells, plans, folder, resume)
     chances = iter(failures)
-    left_out = []
-    columns = []
+    found: dict[str, Column] = {}
+    rough: dict[str, Column] = {}
     for column in schema.columns:
-        if column.name in names:
-            found = _estimated(column, releases, chances, schema.rows_per_unit or 1)
-            if found is None:
-                left_out.append(column.name)
-                found = Column(column.name, Kind.IGNORE)
-            column = found
-        columns.append(column)
+        if column.name not in names:
+            continue
+        if column.kind is Kind.CATEGORICAL:
+            categories = releases.categories(column.name, next(chances), schema.rows_per_unit or 1)
+            if categories:
+                found[column.name] = _with_categories(column, categories)
+            continue
+        bounds = releases.bounds(column.name)
+        (rough if bounds.are_rough else found)[column.name] = _with_bounds(column, bounds)
     target = schema.target
     if target.name in names:
         bounds = releases.bounds(target.name)
-        if bounds is None:
-            raise DpvdError(
-                f"too few people for bounds of the target {target.name!r}; the estimates stay"
-                " charged: declare bounds that you know in a schema"
-            )
-        target = replace(target, bounds=bounds)
+        target = replace(target, bounds=(bounds.low, bounds.high))
+    others = [column for column in schema.used if column.name not in names]
+    if not found and not others:
+        found = rough
+    columns = tuple(_completed(column, names, found) for column in schema.columns)
     if all(column.kind is Kind.IGNORE for column in columns):
         raise DpvdError(
-            "there are too few people for bounds and categories of any column; the estimates stay"
-            " charged: declare what you know in a schema"
+            "no category of any column has enough people; the estimates stay charged: declare what"
+            " you know in a schema"
         )
-    return Estimates(replace(schema, columns=tuple(columns), target=target), tuple(left_out))
+    left_out = tuple(c.name for c in schema.columns if c.name in names and c.name not in found)
+    return Estimates(replace(schema, columns=columns, target=target), left_out)
+
+
+def _completed(column: Column, names: Sequence[str], found: Mapping[str, Column]) -> Column:
+    if column.name not in names:
+        return column
+    return found.get(column.name, Column(column.name, Kind.IGNORE))
+
+
+def _with_categories(column: Column, categories: tuple[str, ...]) -> Column:
+    # Whoever has a category that few have is not refused: that would tell.
+    return replace(column, categories=categories, unseen=Unseen.OTHER, source=Source.PRIVATE)
+
+
+def _with_bounds(column: Column, bounds: NumericBounds) -> Column:
+    pair = (bounds.low, bounds.high)
+    return replace(column, bounds=_as_dates(pair) if column.kind is Kind.DATE else pair)
+
+
+def _refuse_few_people(
+    plans: Mapping[str, PrivacyPlan], failures: Sequence[float], rows_per_unit: int
+) -> None:
+    """Before anything is charged: whether noise hides everybody follows from public numbers."""
+    needed = [people_for_bounds(plan) for name, plan in plans.items() if name.startswith("rough")]
+    categories = [plan for name, plan in plans.items() if name.startswith("categories")]
+    for plan, failure in zip(categories, failures, strict=True):
+        needed.append(people_for_categories(plan, failure, rows_per_unit))
+    people = next(iter(plans.values())).examples
+    if people < max(needed):
+        columns = "1 column" if len(needed) == 1 else f"{len(needed)} columns"
+        raise DpvdError(
+            f"{people} examples are too few for private bounds and categories of {columns}: under"
+            f" the noise of their part of epsilon {max(needed)} are needed. Declare"
+            " what is known without the data in a schema, or spend a larger part; nothing was"
+            " charged"
+        )
 
 
 def _refuse_free_texts(cells: TrainingCells) -> None:
@@ -224,23 +273,6 @@ def _refuse_free_texts(cells: TrainingCells) -> None:
                 f"column {name!r} has more than {_MOST_CATEGORIES} different texts: set"
                 ' kind = "ignore" in the schema'
             )
-
-
-def _estimated(
-    column: Column, releases: _Releases, chances: Iterator[float], rows_per_unit: int
-) -> Column | None:
-    if column.kind is Kind.CATEGORICAL:
-        categories = releases.categories(column.name, next(chances), rows_per_unit)
-        # Whoever has a category that few have is not refused: that would tell.
-        if not categories:
-            return None
-        return replace(column, categories=categories, unseen=Unseen.OTHER, source=Source.PRIVATE)
-    bounds = releases.bounds(column.name)
-    if bounds is None:
-        return None
-    if column.kind is Kind.DATE:
-        return replace(column, bounds=_as_dates(bounds))
-    return replace(column, bounds=bounds)
 
 
 def _as_dates(days: tuple[float, float]) -> tuple[date, date]:
