@@ -4,17 +4,25 @@ import math
 import warnings
 
 import numpy as np
+import pandas as pd
 import pytest
 from dp_accounting import ComposedDpEvent
 from sklearn.model_selection import GridSearchCV, cross_val_score, cross_validate
 
 from dpvd.errors import DpvdError
 from dpvd.privacy import epsilon
-from dpvd.sklearn import DPVDClassifier, RefitWarning, reset_total_privacy, total_privacy
+from dpvd.sklearn import (
+    DPVDClassifier,
+    DPVDRegressor,
+    RefitWarning,
+    reset_total_privacy,
+    total_privacy,
+)
 from tests.estimators.data import numbers
 
 DELTA = 1e-4
 X, Y = numbers(300)
+MANY = numbers(4000)
 
 
 def classifier(**settings) -> DPVDClassifier:
@@ -101,3 +109,78 @@ def test_a_second_fit_warns_once_with_the_sum():
 def test_delta_is_checked():
     with pytest.raises(DpvdError, match="delta must lie"):
         total_privacy(0.0)
+
+
+def test_private_bounds_are_in_the_statement_and_in_the_sum():
+    model = classifier(bounds=None, private_bounds=0.4, epsilon=2.0).fit(*MANY)
+    events = [plan.event() for plan in model.plans_.values()]
+    estimates = [plan.event() for name, plan in model.plans_.items() if "bounds of" in name]
+    assert len(estimates) == 6  # two for each of the columns
+    assert 0.39 < epsilon(ComposedDpEvent(estimates), DELTA) <= 0.4
+    stated = model.privacy_.epsilon
+    assert stated == pytest.approx(epsilon(ComposedDpEvent(events), DELTA), rel=1e-9)
+    assert 1.99 < stated <= 2.0
+    assert total_privacy(DELTA).epsilon == pytest.approx(stated, rel=1e-9)
+    assert "bounds estimated within the budget: x0, x1, x2" in model.privacy_.sentence()
+    assert "bounds of the" not in model.privacy_.sentence()
+    assert model.score(*MANY) > 0.8
+
+
+def test_bounds_that_are_declared_are_not_estimated():
+    x, y = MANY
+    frame = pd.DataFrame(x, columns=["a", "b", "target"])
+    model = classifier(bounds={"a": (0, 1)}, private_bounds=0.4, epsilon=2.0).fit(frame, y)
+    assert sum("bounds of" in name for name in model.plans_) == 4
+    assert model.encoder_.schema.column("a").bounds == (0, 1)
+    low, high = model.encoder_.schema.column("target").bounds
+    assert -0.1 <= low < 0.2
+    assert 0.8 < high <= 1.1
+    assert "bounds of the 1 columns" in model.privacy_.sentence()
+
+
+def test_a_regressor_estimates_bounds_of_its_target():
+    x, _ = MANY
+    model = DPVDRegressor(epsilon=4.0, delta=DELTA, bounds=(0, 1), private_bounds=1.0)
+    model.fit(x, 50 * x[:, 0])
+    low, high = model.encoder_.schema.target.bounds
+    assert -5 <= low <= 5
+    assert 40 <= high <= 70
+    assert abs(model.predict(x) - 50 * x[:, 0]).mean() < 10
+    assert "bounds estimated within the budget: target" in model.privacy_.sentence()
+
+
+def test_people_with_many_rows_have_one_vote_in_private_bounds():
+    x, y = MANY
+    people = np.arange(len(y)) // 4
+    model = classifier(bounds=None, private_bounds=1.0, epsilon=4.0, rows_per_person=2)
+    model.fit(x, y, groups=people)
+    assert {plan.examples for plan in model.plans_.values()} == {len(y) // 4}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"private_bounds": 1.0, "bounds": None}, "must be below 1, got 1"),
+        ({"private_bounds": 0.0, "bounds": None}, "private_bounds"),
+        ({"private_bounds": True, "bounds": None}, "private_bounds"),
+        ({"private_bounds": 0.5}, "nothing to estimate"),
+        ({"private_bounds": 0.01, "bounds": None}, "too few .* nothing was charged"),
+    ],
+)
+def test_private_bounds_that_make_no_sense_charge_nothing(settings, words):
+    with pytest.raises(DpvdError, match=words):
+        classifier(**settings).fit(X, Y)
+    assert total_privacy(DELTA).fits == 0
+
+
+def test_categories_are_declared_or_refused():
+    frame = pd.DataFrame({"a": ["p", "q"] * 150})
+    schema = {
+        "target": {"name": "y", "classes": ["0", "1"], "source": "public"},
+        "columns": {"a": {"kind": "categorical", "source": "private"}},
+    }
+    model = DPVDClassifier(epsilon=1.0, delta=DELTA, schema=schema, private_bounds=0.5)
+    with pytest.raises(DpvdError, match="no categories for 'a': declare them"):
+        model.fit(frame, Y)
+    with pytest.raises(DpvdError, match="give private_bounds"):
+        DPVDClassifier(epsilon=1.0, delta=DELTA, schema=schema).fit(frame, Y)

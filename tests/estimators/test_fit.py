@@ -142,7 +142,7 @@ def test_bounds_that_were_estimated_before_are_not_in_this_account():
     assert "bounds of age, which the schema says were estimated before" in privacy.not_covered
     assert "bounds of age" not in privacy.public
     open_age = replace(age, bounds=None)
-    with pytest.raises(DpvdError, match="have not been"):
+    with pytest.raises(DpvdError, match="give private_bounds"):
         by_schema(schema=SCHEMA.with_column(open_age)).fit(x, y)
 
 

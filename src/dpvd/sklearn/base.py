@@ -15,8 +15,8 @@ from torch import Tensor
 
 from dpvd.data import Column, Encoder, Schema, Source, Target
 from dpvd.errors import DpvdError, choice, in_unit_interval, positive
-from dpvd.plan import NoiseKind
-from dpvd.privacy import Guarantee, round_up
+from dpvd.plan import NoiseKind, PrivacyPlan
+from dpvd.privacy import Guarantee, Relation, round_up
 from dpvd.sklearn.account import FitPlans, RefitWarning, note_fit, total_of
 from dpvd.sklearn.columns import (
     NO_BOUNDS,
@@ -27,8 +27,9 @@ from dpvd.sklearn.columns import (
     is_frame,
     numeric_schema,
 )
+from dpvd.sklearn.estimates import complete
 from dpvd.sklearn.people import People, choose_people
-from dpvd.tabular import Prediction, fit_table, knots_for
+from dpvd.tabular import Prediction, choose, fit_table, knots_for
 
 __all__ = ["Labels", "TableEstimator"]
 
@@ -43,11 +44,13 @@ class Labels:
         values: [n], int64 classes from 0, or numbers in double precision.
         classes: number of classes; None for regression.
         target: what a schema says of it.
+        to_estimate: whether bounds of numbers are to be estimated; those of the target stand in.
     """
 
     values: Tensor
     classes: int | None
     target: Target
+    to_estimate: bool = False
 
 
 class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no type hints
@@ -57,6 +60,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     delta: float
     bounds: Any
     schema: Any
+    private_bounds: float | None
     rows_per_person: int | None
     accountant: Any
     relation: Any
@@ -81,36 +85,76 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     def _fit(self, x: Any, y: Any, groups: Any) -> None:
         """Check everything, then fit; nothing is charged before all is checked."""
         epsilon, delta, seed = self._budget()
+        share = self._share(epsilon)
         declared = self._declared_schema()
         if declared is None:
             table, y, names = self._read_numbers(x, y)
         else:
             table, y, names = self._read_columns(x, y, declared)
         labels = self._labels(y, declared)
-        schema = declared or numeric_schema(names, self.bounds, labels.target)
+        if declared is None:
+            schema = numeric_schema(names, self.bounds, labels.target, estimate=share is not None)
+        else:
+            schema = declared
         people = self._people(table, groups, schema, len(y), seed)
         examples = len(y) if people is None else people.count
-        encoder = Encoder(schema, knots=knots_for(examples, epsilon))
+        plan = PrivacyPlan(
+            examples=examples,
+            batch_size=examples,
+            steps=1,
+            relation=Relation.parse(self.relation),
+            noise=NoiseKind(self.noise),
+            seed=seed,
+            unit=self._unit(schema, people),
+            tuned=self.tuned,
+            public=self.public,
+            initial_weights="zeros",
+        )
+        rows = None if people is None else people.rows
+        found = complete(
+            schema,
+            columns_of(table, names),
+            labels.values if labels.to_estimate else None,
+            people,
+            plan,
+            epsilon=share,
+            delta=delta,
+            accountant=self.accountant,
+        )
+        schema = found.schema
+        epsilon_left = epsilon - (share or 0.0)
+        encoder = Encoder(schema, knots=knots_for(examples, epsilon_left))
         features = encode(columns_of(table, names), encoder)
         done = fit_table(
-            features if people is None else features[people.rows],
-            labels.values if people is None else labels.values[people.rows],
+            features if rows is None else features[rows],
+            labels.values if rows is None else labels.values[rows],
             classes=labels.classes,
             epsilon=epsilon,
             delta=delta,
-            target_range=labels.target.bounds,
+            target_range=schema.target.bounds,
             groups=torch.from_numpy(encoder.groups),
             hats=torch.from_numpy(encoder.is_hat),
             unit_index=None if people is None else people.unit_index,
             people=None if people is None else people.count,
             rows_per_person=None if people is None else people.rows_per_person,
-            relation=self.relation,
+            relation=plan.relation,
             accountant=self.accountant,
-            noise=self.noise,
+            noise=plan.noise,
             seed=seed,
-            unit=self._unit(schema, people),
+            unit=plan.unit,
             tuned=self.tuned,
             public=self.public,
+            recipe=choose(
+                examples,
+                encoder.width,
+                epsilon_left,
+                delta,
+                classes=labels.classes,
+                hats=int(encoder.is_hat.sum()),
+                accountant=self.accountant,
+                relation=self.relation,
+            ),
+            earlier=found.plans,
         )
         fitted = note_fit(done.plans)
         self._names = names
@@ -118,7 +162,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         # In double precision rounding does not depend on the place of a row among others.
         self.model_ = done.model.double()
         self.plans_ = done.plans
-        self.privacy_ = self._statement(done.guarantee, replace(schema, target=labels.target))
+        self.privacy_ = self._statement(done.guarantee, schema, found.estimated)
         self._say_sum(fitted)
 
     def _prediction(self, x: Any) -> Prediction:
@@ -151,13 +195,27 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             )
         return numbers["epsilon"], numbers["delta"], self._seed() if seeded else None
 
+    def _share(self, epsilon: float) -> float | None:
+        """The part of ε for bounds, checked."""
+        share = self.private_bounds
+        if share is None:
+            return None
+        if isinstance(share, Real) and not isinstance(share, bool):
+            share = float(share)
+        positive(private_bounds=share)
+        if share >= epsilon:
+            raise DpvdError(
+                f"private_bounds is a part of epsilon and must be below {epsilon:g}, got {share:g}"
+            )
+        return share
+
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer) and self.random_state >= 0:
             return int(self.random_state)
         return int(check_random_state(self.random_state).randint(2**31 - 1))
 
     def _declared_schema(self) -> Schema | None:
-        if self.schema is None and self.bounds is None:
+        if self.schema is None and self.bounds is None and self.private_bounds is None:
             raise DpvdError(NO_BOUNDS)
         if self.schema is None:
             return None
@@ -233,22 +291,27 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
 
     # What is said afterwards.
 
-    def _statement(self, guarantee: Guarantee, schema: Schema) -> Guarantee:
+    def _statement(
+        self, guarantee: Guarantee, schema: Schema, estimated: tuple[str, ...]
+    ) -> Guarantee:
         """The guarantee, with what was declared of columns and target, and by whom."""
         if self.schema is None:
-            facts = [f"bounds of the {len(schema.used)} columns"]
+            declared = [column.name for column in schema.used if column.name not in estimated]
+            facts = [f"bounds of the {len(declared)} columns"] if declared else []
             if schema.target.source is Source.PUBLIC:
                 facts.append(schema.target.fact)
         else:
             facts = list(schema.public_facts())
         gaps = [f"{fact}, read off the data" for fact in schema.not_covered()]
         declarations: list[Column | Target] = [*schema.used, schema.target]
-        for declared in declarations:
-            if declared.source is Source.PRIVATE:  # with a value: nothing is estimated here
-                gaps.append(f"{declared.fact}, which the schema says were estimated before")
+        for each in declarations:
+            if each.source is Source.PRIVATE and each.name not in estimated:
+                gaps.append(f"{each.fact}, which the schema says were estimated before")
+        seen = [f"bounds estimated within the budget: {', '.join(estimated)}"] if estimated else []
         return replace(
             guarantee,
             public=(*guarantee.public, *facts),
+            seen=(*(guarantee.seen or ()), *seen),
             not_covered=(*guarantee.not_covered, *gaps),
         )
 

@@ -50,6 +50,8 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
             name. They are public.
         schema: instead of bounds, for columns of any kind: a `Schema`, the path of a schema file,
             or a dictionary.
+        private_bounds: the part of epsilon to estimate bounds with that are not declared; it is in
+            ``privacy_``.
         classes: all labels there can be; they are public.
         rows_per_person: how many rows of one person take part at most; needed with ``groups``.
         accountant: who adds up.
@@ -74,6 +76,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         delta: float,
         bounds: Any = None,
         schema: Any = None,
+        private_bounds: float | None = None,
         classes: Any = None,
         rows_per_person: int | None = None,
         accountant: str = "pld",
@@ -88,6 +91,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         self.delta = delta
         self.bounds = bounds
         self.schema = schema
+        self.private_bounds = private_bounds
         self.classes = classes
         self.rows_per_person = rows_per_person
         self.accountant = accountant

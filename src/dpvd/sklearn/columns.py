@@ -38,7 +38,8 @@ __all__ = [
 NO_BOUNDS = (
     "bounds or schema must be given: what is known of the columns without looking at the data, such"
     " as bounds=(0, 1), one pair for each column, or bounds={'age': (0, 120), ...}. Bounds that are"
-    " read off the data tell something about the people in it, and no noise would hide that"
+    " read off the data tell something about the people in it, and no noise would hide that;"
+    " private_bounds=0.2 has them estimated with noise, for that part of epsilon"
 )
 
 
@@ -61,21 +62,30 @@ def as_schema(schema: Any) -> Schema:
     )
 
 
-def numeric_schema(names: Sequence[str], bounds: Any, target: Target) -> Schema:
+def numeric_schema(
+    names: Sequence[str], bounds: Any, target: Target, *, estimate: bool = False
+) -> Schema:
     """Return the schema of numeric columns with declared bounds.
 
     Args:
         names: of the columns.
         bounds: one pair for all columns, one pair for each, or pairs by name.
         target: what is to be predicted.
+        estimate: whether columns may lack bounds, which are to be estimated.
     """
-    pairs = _bounds_by_name(names, bounds)
+    declared = names
+    if estimate and (bounds is None or isinstance(bounds, Mapping)):
+        bounds = {} if bounds is None else bounds
+        declared = [name for name in names if name in bounds]
+    pairs = _bounds_by_name(declared, bounds)
     columns = [
-        Column(name, Kind.NUMERIC, bounds=pair, source=Source.PUBLIC)
-        for name, pair in pairs.items()
+        Column(name, Kind.NUMERIC, bounds=pairs[name], source=Source.PUBLIC)
+        if name in pairs
+        else Column(name, Kind.NUMERIC, source=Source.PRIVATE)
+        for name in names
     ]
-    if target.name in pairs:
-        target = replace(target, name=_unused(target.name, pairs))
+    if target.name in names:
+        target = replace(target, name=_unused(target.name, names))
     return Schema(tuple(columns), target)
 
 
@@ -138,7 +148,7 @@ def bounds_pair(pair: Any, what: str) -> tuple[float, float]:
     return float(numbers[0]), float(numbers[1])
 
 
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
+def _unused(name: str, taken: Sequence[str]) -> str:
     while name in taken:
         name += "_"
     return name

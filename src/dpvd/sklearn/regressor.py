@@ -48,6 +48,8 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
             name. They are public.
         schema: instead of bounds and target_bounds, for columns of any kind: a `Schema`, the path
             of a schema file, or a dictionary.
+        private_bounds: the part of epsilon to estimate bounds with that are not declared, of y
+            too; it is in ``privacy_``.
         target_bounds: smallest and largest value of y; they are public.
         rows_per_person: how many rows of one person take part at most; needed with ``groups``.
         accountant: who adds up.
@@ -72,6 +74,7 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
         delta: float,
         bounds: Any = None,
         schema: Any = None,
+        private_bounds: float | None = None,
         target_bounds: Any = None,
         rows_per_person: int | None = None,
         accountant: str = "pld",
@@ -86,6 +89,7 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
         self.delta = delta
         self.bounds = bounds
         self.schema = schema
+        self.private_bounds = private_bounds
         self.target_bounds = target_bounds
         self.rows_per_person = rows_per_person
         self.accountant = accountant
@@ -127,7 +131,8 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
 
     def _labels(self, y: Any, schema: Schema | None) -> Labels:
         y = check_array(y, ensure_2d=False, dtype=np.float64, input_name="y")
-        return Labels(torch.from_numpy(y.copy()), None, self._target(schema))
+        to_estimate = schema is None and self.target_bounds is None
+        return Labels(torch.from_numpy(y.copy()), None, self._target(schema), to_estimate)
 
     def _target(self, schema: Schema | None) -> Target:
         if schema is not None:
@@ -139,10 +144,12 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
             if self.target_bounds is not None:
                 raise DpvdError("give target_bounds or schema, not both: a schema has them in it")
             return schema.target
+        if self.target_bounds is None and self.private_bounds is not None:
+            return Target(TARGET, bounds=(-1.0, 1.0), source=Source.PRIVATE)  # stands in
         if self.target_bounds is None:
             raise DpvdError(
                 "target_bounds must be given: the smallest and largest value that y can have, known"
-                " without looking at the data, such as target_bounds=(0, 100)"
+                " without looking at the data, such as target_bounds=(0, 100); or private_bounds"
             )
         bounds = bounds_pair(self.target_bounds, "the target")
         return Target(TARGET, bounds=bounds, source=Source.PUBLIC)
