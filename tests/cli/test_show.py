@@ -134,9 +134,8 @@ def test_an_unfinished_run_has_no_statement(unfinished, tmp_path):
 def test_an_unfinished_run_on_a_table_says_what_is_spent(unfinished):
     (unfinished / "ledger.jsonl").rename(unfinished / "ledger-moments.jsonl")
     shown = call("show", unfinished)
-    assert "5 of 15 steps are charged" in shown.out
-    assert "cannot be resumed" in shown.out
-    assert "--resume" not in shown.out
+    assert "5 noisy sums and steps are charged so far" in shown.out
+    assert f"--out {unfinished} --resume" in shown.out
 
 
 def test_a_run_without_test_data_is_shown(run, tmp_path):

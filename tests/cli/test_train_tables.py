@@ -2,8 +2,11 @@
 
 import csv
 import json
+import os
+import pty
 import shutil
 import stat
+import subprocess
 import zipfile
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_diabetes
 
-from tests.cli.program import assert_refused, call, contents
+from tests.cli.program import PROGRAM, assert_refused, call, contents
 
 BUDGET = ("--epsilon", 1, "--delta", 1e-5)
 
@@ -113,15 +116,24 @@ def test_a_finished_run_is_left_as_it_is_by_resume(folder, trained):
     assert_refused(other, "was started with")
 
 
-def test_an_interrupted_run_stays_charged_and_is_not_resumed(folder, trained, tmp_path):
-    run, _ = trained
+def test_an_interrupted_run_goes_on_and_costs_nothing_more(folder, trained, tmp_path):
+    run, printed = trained
     broken = tmp_path / "run"
     shutil.copytree(run, broken)
-    (broken / "record.json").unlink()
+    for name in ("record.json", "report.html", "statement.html", "ledger-calibration.jsonl"):
+        (broken / name).unlink(missing_ok=True)
     line = ("train", folder / "train.csv", "--target", "diagnosis", "--schema")
     test = ("--test", folder / "test.csv", "--unit", "patient", "--tuned", "nothing")
-    outcome = call(*line, folder / "schema.toml", *test, *BUDGET, "--out", broken, "--resume")
-    assert_refused(outcome, "cannot be resumed", "stay spent", "ε = 0.9999 at δ = 1e-05")
+    end = (*test, *BUDGET, "--out", broken, "--resume", "--json")
+    outcome = call(*line, folder / "schema.toml", *end)
+    assert outcome.code == 0, outcome
+    assert outcome.json["statement"] == printed["statement"]
+    assert (broken / "report.html").exists()
+    changed = tmp_path / "train.csv"
+    changed.write_bytes((folder / "train.csv").read_bytes())
+    (broken / "record.json").unlink()
+    other = call("train", changed, "--schema", folder / "schema.toml", *end)
+    assert_refused(other, "was started with dataset")
 
 
 def test_without_a_test_nothing_is_measured(folder, tmp_path):
@@ -360,9 +372,124 @@ def test_images_of_ones_own_need_no_schema(tmp_path):
     assert again.json == outcome.json
     np.savez(tmp_path / "f.npz", x=images.reshape(600, 36) / 255.0, y=labels)
     refused = call("train", tmp_path / "f.npz", *BUDGET, "--out", tmp_path / "x")
-    assert_refused(refused, "no images", "bounds")
+    assert_refused(refused, "a table needs a schema", "--target y")
     kept = call(
         *("train", tmp_path / "i.npz", *BUDGET, "--hidden", 8, "--out", tmp_path / "y"),
         *("--test-fraction", 0.2),
     )
     assert_refused(kept, "x_test")
+
+
+@pytest.fixture(scope="module")
+def scores(tmp_path_factory):
+    """Rows of numbers in array files, with classes and with a number to predict."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(1500, 3))
+    x[::50, 2] = np.nan
+    ill = np.where(x[:, 0] > 0, "ill", "well")
+    folder = tmp_path_factory.mktemp("scores")
+    np.savez(folder / "ill.npz", x=x[:1200], y=ill[:1200], x_test=x[1200:], y_test=ill[1200:])
+    np.savez(folder / "days.npz", x=x.astype(np.float32), y=2 * x[:, 0] + 1)
+    np.save(folder / "plain.npy", np.nan_to_num(x))
+    np.save(folder / "images.npy", np.zeros((5, 4, 4)))
+    return folder
+
+
+def test_rows_of_numbers_in_arrays_are_a_table(scores, tmp_path):
+    drafted = call("schema", scores / "ill.npz", "--target", "y", "--out", tmp_path / "s.toml")
+    assert drafted.code == 0, drafted.err
+    line = ("train", scores / "ill.npz", "--schema", tmp_path / "s.toml", *BUDGET)
+    outcome = call(*line, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["test_accuracy"] > 0.85
+    assert "bounds of x0" in outcome.json["statement"].partition("Not covered: ")[2]
+    told = call("predict", tmp_path / "run", scores / "ill.npz", "-o", tmp_path / "told.csv")
+    assert told.code == 0, told.err
+    assert (tmp_path / "told.csv").read_text().count("\n") == 1201
+    again = call(*line, "--out", tmp_path / "x", "--test-fraction", 0.2)
+    assert_refused(again, "holds x_test", "--test-fraction")
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_number_in_arrays_and_a_column_of_one_array_are_targets(scores, tmp_path):
+    bounds = ("--private-bounds", 2, "--epsilon", 5, "--delta", 1e-5, "--test-fraction", 0.2)
+    line = ("train", scores / "days.npz", "--target", "y", *bounds, "--json")
+    outcome = call(*line, "--out", tmp_path / "a")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["rmse"] < 1.5
+    line = ("train", scores / "plain.npy", "--target", "x0", *bounds, "--json")
+    outcome = call(*line, "--out", tmp_path / "b")
+    assert outcome.code == 0, outcome.err
+    assert outcome.json["rmse"] is not None
+
+
+def test_arrays_that_cannot_be_learnt_from_are_refused(scores, tmp_path):
+    out = (*BUDGET, "--out", tmp_path / "x")
+    assert_refused(call("train", scores / "plain.npy", *out), "no y", "np.savez", "--target x2")
+    assert_refused(call("train", scores / "images.npy", *out), "np.savez")
+    np.savez(tmp_path / "odd.npz", x=np.zeros((5, 2)), y=np.zeros((5, 2)))
+    assert_refused(call("schema", tmp_path / "odd.npz", "--target", "y"), "one for each row of x")
+    np.savez(tmp_path / "names.npz", x=np.zeros((5, 2)), labels=np.zeros(5))
+    assert_refused(call("schema", tmp_path / "names.npz", "--target", "y"), "labels, x")
+    np.savez(tmp_path / "half.npz", x=np.zeros((5, 2)), y=np.zeros(5), x_test=np.zeros((5, 2)))
+    assert_refused(call("schema", tmp_path / "half.npz", "--target", "y"), "both x_test and y_test")
+    objects = np.array([[object()]], dtype=object)
+    np.savez(tmp_path / "objects.npz", x=objects, y=np.zeros(1), allow_pickle=True)
+    assert_refused(call("train", tmp_path / "objects.npz", "--target", "y", *out), "would run code")
+    content = (scores / "ill.npz").read_bytes()
+    (tmp_path / "cut.npz").write_bytes(content[: len(content) // 2])
+    assert_refused(call("train", tmp_path / "cut.npz", *out), "damaged")
+    assert not (tmp_path / "x").exists()
+
+
+def on_a_terminal(line: tuple[object, ...], answer: str) -> tuple[int, str]:
+    """Exit code and everything shown, of a command in a process with a terminal of its own."""
+    ours, theirs = pty.openpty()
+    command = [*PROGRAM, *map(str, line)]
+    child = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs)
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 4096):
+            shown += piece
+            if b"[y/N]" in piece:
+                os.write(ours, answer.encode())
+    except OSError:  # the other end is closed
+        pass
+    os.close(ours)
+    return child.wait(), " ".join(shown.decode().split())
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    """A table with a column that looks like an identifier with repeats, and the line to train."""
+    folder = tmp_path_factory.mktemp("repeated")
+    rows = [f"{i % 40},{i % 50},{'ab'[i % 2]}" for i in range(200)]
+    (folder / "t.csv").write_text("\n".join(["patient_id,age,y", *rows]))
+    (folder / "s.toml").write_text(
+        '[target]\nname = "y"\nclasses = ["a", "b"]\nsource = "public"\n'
+        '[columns.age]\nkind = "numeric"\nbounds = [0, 50]\nsource = "public"\n'
+    )
+    return ("train", folder / "t.csv", "--schema", folder / "s.toml", *BUDGET)
+
+
+def test_a_terminal_is_asked_about_an_identifier_and_no_means_no(repeated, tmp_path):
+    code, shown = on_a_terminal((*repeated, "--out", tmp_path / "run"), "n\n")
+    assert code == 2, shown
+    assert "looks like an identifier with repeats" in shown
+    assert "nothing was charged or written" in shown
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_sweep_asks_once(repeated, tmp_path):
+    code, shown = on_a_terminal((*repeated, "--seeds", 2, "--out", tmp_path / "runs"), "y\n")
+    assert code == 0, shown
+    assert shown.count("Go on with a guarantee for one row?") == 1
+    assert shown.count("looks like an identifier") == 1
+
+
+def test_without_a_terminal_it_is_said_and_not_asked(repeated, tmp_path):
+    outcome = call(*repeated, "--out", tmp_path / "run", "--json")
+    assert outcome.code == 0, outcome.err
+    assert outcome.err.count("looks like an identifier with repeats") == 1
+    assert "[y/N]" not in outcome.err

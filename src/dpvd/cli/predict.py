@@ -59,7 +59,7 @@ def predict(
     out_file: Annotated[
         Path | None,
         typer.Option(
-            "--out", help="CSV file to write. Default: stdout.", rich_help_panel=Group.OUTPUT
+            "--out", "-o", help="CSV file to write. Default: stdout.", rich_help_panel=Group.OUTPUT
         ),
     ] = None,
     as_json: AsJson = False,

@@ -187,9 +187,9 @@ def _short(value: object) -> str:
 
 
 def _ledgers(run: Path) -> list[Path]:
-    """The ledgers of a run: of its steps, and of its single releases."""
-    steps = run / LEDGER
-    return [*sorted(run.glob(RELEASE_LEDGERS)), *([steps] if steps.exists() else [])]
+    """The ledgers of a run: of its single releases, and of its steps."""
+    paths = [*sorted(run.glob(RELEASE_LEDGERS)), run / LEDGER]
+    return [path for path in paths if Ledger.has_begun(path)]
 
 
 def _show_unfinished(run: Path, as_json: bool, *, wanted: bool) -> None:
@@ -206,10 +206,11 @@ def _show_unfinished(run: Path, as_json: bool, *, wanted: bool) -> None:
     if as_json:
         print_json({"finished": False, "charged": charged, "steps": steps, "plan": plan})
         return
-    print_text(f"unfinished: {charged} of {steps} steps are charged.")
-    if list(run.glob(RELEASE_LEDGERS)):
-        print_text("A run on a table cannot be resumed: what was charged stays spent.")
+    if list(run.glob(RELEASE_LEDGERS)):  # of a table: what is still to come has no ledger yet
+        print_text(f"unfinished: {charged} noisy sums and steps are charged so far.")
+        print_line(f"To continue, rerun the command that started it with --out {run} --resume")
         return
+    print_text(f"unfinished: {charged} of {steps} steps are charged.")
     if charged == steps:
         print_text("No record was written. If you trained from Python: dpvd.report.write_run.")
     print_line(f"To continue, rerun the command that started it with --out {run} --resume")

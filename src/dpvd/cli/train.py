@@ -2,7 +2,7 @@
 
 import secrets
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -14,7 +14,7 @@ from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
 from dpvd.cli.progress import show_progress
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
-from dpvd.data import Dataset, load
+from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
 from dpvd.errors import DpvdError
 from dpvd.report import write_report
 from dpvd.runs import (
@@ -22,7 +22,6 @@ from dpvd.runs import (
     REPORT,
     Method,
     PreparedRun,
-    PreparedTable,
     RunOptions,
     RunRecord,
     TableChoice,
@@ -45,7 +44,6 @@ EXAMPLES = (
 )
 
 BUILT_IN = ("digits", "mnist")
-ARRAYS = (".npz", ".npy")
 KEY_BYTES = 32
 
 
@@ -69,7 +67,9 @@ class _Place:
 def train(
     dataset: Annotated[
         str,
-        typer.Argument(help="A table (CSV, Parquet, Arrow), images (.npz), or digits or mnist."),
+        typer.Argument(
+            help="A table (CSV, Parquet, Arrow, .npz, .npy), images (.npz), or digits or mnist."
+        ),
     ],
     given: Mapping[str, Any],
     target: Annotated[
@@ -154,14 +154,16 @@ def train(
         )
     if dataset in BUILT_IN:
         _refuse_flags(of_tables | {"--test-fraction": test_fraction}, "a table of your own")
-    elif Path(dataset).suffix.lower() in ARRAYS:
+    elif _are_images(dataset):
         _refuse_flags(of_tables, "a table")
+
+    asked: set[str] = set()  # identifiers that were asked about: once, however many runs there are
 
     def train_one(options: RunOptions, folder: Path, resume: bool) -> RunRecord:
         place = _Place(folder, resume)
         if dataset in BUILT_IN:
             record = _train_network(options, load(dataset, data_dir), place)
-        elif Path(dataset).suffix.lower() in ARRAYS:
+        elif _are_images(dataset):
             record = _train_images(options, Path(dataset), test_fraction, place)
         else:
             choice = TableChoice(
@@ -175,7 +177,7 @@ def train(
                 delimiter_mark(delimiter),
                 encoding,
             )
-            record = _train_table(options, choice, place)
+            record = _train_table(options, choice, place, asked)
         if not (folder / REPORT).exists():
             with say.status("writing the report"):
                 write_report(record, folder)
@@ -193,6 +195,11 @@ def train(
         print_json(summary(record, folder))
     else:
         _show(record, folder / REPORT)
+
+
+def _are_images(dataset: str) -> bool:
+    """Whether the arrays in a file are images; rows of numbers are a table."""
+    return Path(dataset).suffix.lower() in ARRAY_ENDINGS and holds_images(dataset)
 
 
 def _sweep(
@@ -267,7 +274,10 @@ def _train_images(
     options: RunOptions, path: Path, test_fraction: float | None, place: _Place
 ) -> RunRecord:
     if path.suffix.lower() == ".npy":
-        raise DpvdError(f"{path} holds inputs alone: save x and y into one file with np.savez")
+        raise DpvdError(
+            f"{path} holds no rows of numbers: save images x and labels y into one .npz file with"
+            " np.savez"
+        )
     key = read_key(place.folder) if place.resume else secrets.token_bytes(KEY_BYTES)
     images = load_images(path, test_fraction=test_fraction, key=key)
     return _train_network(
@@ -280,28 +290,31 @@ def _train_images(
     )
 
 
-def _train_table(options: RunOptions, choice: TableChoice, place: _Place) -> RunRecord:
+def _train_table(
+    options: RunOptions, choice: TableChoice, place: _Place, asked: set[str]
+) -> RunRecord:
     if place.resume:
         return resume_table(options, choice, place.folder)
     with say.status("reading the table"):
         run = prepare_table(options, choice)
     if options.method is not Method.NONE:
         warn_of_large_delta(options.delta, run.base.examples)
-    _ask_about_identifiers(run)
+    _ask_about_identifiers([name for name in run.identifiers if name not in asked])
+    asked.update(run.identifiers)
     with say.status("learning"):
         return execute_table(run, place.folder)
 
 
-def _ask_about_identifiers(run: PreparedTable) -> None:
+def _ask_about_identifiers(identifiers: Sequence[str]) -> None:
     """A guarantee for one row may be less than what people expect: say so before it is spent."""
-    for name in run.identifiers:
+    for name in identifiers:
         warn(
             f'column "{name}" looks like an identifier with repeats: if one person has several'
             f" rows, give --id {name}; otherwise the guarantee is for one row, not for a person"
         )
     can_ask = sys.stdin.isatty() and say.is_terminal
     question = "Go on with a guarantee for one row?"
-    if run.identifiers and can_ask and not typer.confirm(question, err=True):
+    if identifiers and can_ask and not typer.confirm(question, err=True):
         raise DpvdError("stopped, as you asked: nothing was charged or written")
 
 

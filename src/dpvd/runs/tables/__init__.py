@@ -4,14 +4,13 @@ from dpvd.runs.tables.choice import TableChoice
 from dpvd.runs.tables.execute import execute_table, resume_table
 from dpvd.runs.tables.load import TrainedTable
 from dpvd.runs.tables.metrics import INTERVAL
-from dpvd.runs.tables.prepare import PreparedTable, check_table_options, prepare_table
+from dpvd.runs.tables.prepare import PreparedTable, prepare_table
 
 __all__ = [
     "INTERVAL",
     "PreparedTable",
     "TableChoice",
     "TrainedTable",
-    "check_table_options",
     "execute_table",
     "prepare_table",
     "resume_table",

@@ -24,7 +24,7 @@ from dpvd.runs.tables.choice import TableChoice, chosen_schema, to_estimate, wor
 from dpvd.runs.tables.recipe import network_kind
 from dpvd.tabular import knots_for, provisional
 
-__all__ = ["PreparedTable", "check_table_options", "prepare_table"]
+__all__ = ["PreparedTable", "prepare_table"]
 
 _KEY_BYTES = 32
 _BLOCK = 2**20  # bytes that are read at once
@@ -110,7 +110,7 @@ def prepare_table(
     Raises:
         DpvdError: for whatever cannot be trained on, naming row and column.
     """
-    check_table_options(options)
+    _refuse_options_of_networks(options)
     source = choice.open()
     is_private = options.method is not Method.NONE
     drafted = choice.schema is None
@@ -158,12 +158,7 @@ def _split_seed(key: bytes) -> int:
     return int.from_bytes(digest[:8], "little") >> 1
 
 
-def check_table_options(options: RunOptions) -> None:
-    """Raise if a run on a table cannot have these options.
-
-    Raises:
-        DpvdError: for a method, or an option, of networks alone.
-    """
+def _refuse_options_of_networks(options: RunOptions) -> None:
     network_kind(options)
     for field in fields(RunOptions):
         if field.name not in _OF_NETWORKS:
