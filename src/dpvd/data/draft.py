@@ -229,7 +229,8 @@ def _looks_like_identifier(profile: Profile) -> bool:
     has_many = profile.distinct is None or len(profile.distinct) > _FEW_INTEGERS
     is_long = profile.rows > _MOST_CATEGORIES
     if not profile.is_numeric:
-        return (has_name and has_many) or (profile.all_different and is_long)
+        is_name = profile.all_different and is_long and not profile.has_decimal_commas
+        return (has_name and has_many) or is_name
     return profile.is_whole and ((has_name and has_many) or (profile.counts_rows and is_long))
 
 
