@@ -15,6 +15,7 @@ __all__ = ["NumericBounds", "dyadic_edges", "people_for_bounds", "release_bounds
 
 _FINE_BINS = 64
 _FALSE_BIN = 0.01  # chance that noise alone makes an empty bin of a histogram look inhabited
+_ENOUGH_SEEN = 0.25  # part of the people that have to be in bins which stand out
 _WINDOW = 3  # powers of two within which most values of a column lie
 # As many people as this times the least count are found within a window: see `_likeliest_scale`.
 _ENOUGH = 4
@@ -27,7 +28,7 @@ class NumericBounds:
     Attributes:
         low: lower bound.
         high: upper bound.
-        are_rough: whether noise hid every single bin, and these are the likeliest power of two.
+        are_rough: whether noise hid most people, and these are no more than the likeliest scale.
     """
 
     low: float
@@ -54,8 +55,8 @@ def release_bounds(
     """Bounds that leave out about a given part of the people, in two releases.
 
     The first counts people in bins whose edges are powers of two; bins that hold no more people
-    than noise would pretend are taken as empty. If that is all of them, the likeliest scale is
-    taken: it costs nothing more. The second counts people in equal bins between the
+    than noise would pretend are taken as empty. If few people are in the others, the likeliest
+    scale is taken: it costs nothing more. The second counts people in equal bins between the
     outermost that are not, and finds the quantiles.
 
     Guarantees:
@@ -90,16 +91,16 @@ def release_bounds(
     edges = dyadic_edges()
     counts, std = _noisy_counts(values, edges, coarse, unit_index, f"{purpose}, coarse", charge)
     inhabited = (counts > _least_count(std, len(counts))).nonzero().flatten()
-    are_rough = not len(inhabited)
-    if are_rough:
-        low, high = _likeliest_scale(counts, edges, coarse.examples)
+    are_rough = False
+    if counts[inhabited].sum() < _ENOUGH_SEEN * coarse.examples:
+        low, high, are_rough = _likeliest_scale(counts, edges, coarse.examples)
     else:
         low = edges[int(inhabited[0])].item()
         high = edges[int(inhabited[-1]) + 1].item()
     edges = torch.linspace(low, high, _FINE_BINS + 1, dtype=torch.float64)
     counts, std = _noisy_counts(values, edges, fine, unit_index, f"{purpose}, fine", charge)
     kept = torch.where(counts > _least_count(std, len(counts)), counts, torch.zeros_like(counts))
-    if not kept.any():
+    if kept.sum() < _ENOUGH_SEEN * fine.examples:
         return NumericBounds(low, high, are_rough)
     below = kept.cumsum(0) / kept.sum()
     first = int((below > outside / 2).nonzero()[0])
@@ -116,8 +117,8 @@ def people_for_bounds(plan: PrivacyPlan) -> int:
     return math.ceil(_ENOUGH * _least_count(std, len(dyadic_edges()) - 1))
 
 
-def _likeliest_scale(counts: Tensor, edges: Tensor, people: int) -> tuple[float, float]:
-    """Bounds for a column of which no single bin stands out, from the same noisy counts.
+def _likeliest_scale(counts: Tensor, edges: Tensor, people: int) -> tuple[float, float, bool]:
+    """Bounds for a column of which single bins do not stand out, from the same noisy counts.
 
     Most values of a column lie within a few powers of two. The noise of 2w bins together is √(2w)
     times that of one, while nearly everybody is in them: they stand out where one bin does not.
@@ -126,6 +127,9 @@ def _likeliest_scale(counts: Tensor, edges: Tensor, people: int) -> tuple[float,
         counts: [bins], noisy.
         edges: [bins + 1], those of `dyadic_edges`.
         people: their number, which is public.
+
+    Returns:
+        Lower and upper bound, and whether they are rough: fewer than half of the people are there.
     """
     middle = len(counts) // 2  # the bin around zero
     positive = counts[middle + 1 :]  # from small to large
@@ -135,12 +139,13 @@ def _likeliest_scale(counts: Tensor, edges: Tensor, people: int) -> tuple[float,
     # One power of two above the window: what lies beyond it is not cut off at once.
     above = min(middle + best + _WINDOW + 1, len(counts) - 1)
     high = edges[above + 1].item()
+    are_rough = bool(sums[:, best].sum() < people / 2)
     has_sign = (sums[:, best] > people / 4).tolist()
     if has_sign == [True, False]:
-        return 0.0, high
+        return 0.0, high, are_rough
     if has_sign == [False, True]:
-        return -high, 0.0
-    return -high, high
+        return -high, 0.0, are_rough
+    return -high, high, are_rough
 
 
 def _noisy_counts(
