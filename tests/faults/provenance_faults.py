@@ -97,9 +97,11 @@ BATCHES = [
 
 LOADER = [
     Fault(
-        "batches of a loader in another order than their draws",
+        "batches of a loader marked as the draw after theirs",
         "loader.py",
-        {"draw = pending.popleft()": "draw = pending.pop()"},
+        {
+            "Draw(self._fingerprint, step, len(drawn))": "Draw(self._fingerprint, step + 1, len(drawn))"
+        },
         TEST_LOADER + "TestDraws::test_they_are_those_of_the_plan_in_order[2]",
     ),
     Fault(

@@ -784,7 +784,7 @@ def test_checks_are_spread_over_the_run(generator, monkeypatch):
     checked = []
 
     def note(subject, batch, *, thorough, is_random):
-        checked.append((len(batch[0]), thorough))
+        checked.append((len(batch.tensors[0]), thorough))
         return accept_all(subject, batch, thorough=thorough, is_random=is_random)
 
     monkeypatch.setattr("dpvd.grads.clipper.examine", note)
