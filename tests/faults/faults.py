@@ -15,6 +15,7 @@ from tests.faults import (
     privacy_faults,
     provenance_faults,
     report_faults,
+    shared_faults,
     statistics_faults,
 )
 from tests.faults.fault import Fault
@@ -278,5 +279,6 @@ FAULTS = [
     *privacy_faults.FAULTS,
     *provenance_faults.FAULTS,
     *report_faults.FAULTS,
+    *shared_faults.FAULTS,
     *statistics_faults.FAULTS,
 ]

@@ -7,7 +7,7 @@ from torch import nn
 import dpvd.nn as dn
 from dpvd.grads import Clipping, GradientClipper
 from dpvd.grads.clipping import ClippingMode, Grouping, Jacobian
-from dpvd.grads.factored import find_units
+from dpvd.grads.factored import ModelLayout
 from dpvd.grads.factored.represent import Materialised, RankOne, Recomputed
 from dpvd.grads.factored.rule import Deferred, Outer
 from dpvd.grads.per_example import Allowance, clip
@@ -75,7 +75,7 @@ def test_what_a_scale_makes_small_does_not_overflow_before(value, form):
         ),
     }[form]
     model = nn.Linear(2, 2, bias=False)
-    grouping = Grouping.of(model, ClippingMode.FLAT, find_units(model))
+    grouping = Grouping.of(model, ClippingMode.FLAT, ModelLayout.of(model))
     total = {"weight": torch.full((2, 2), NOISE)}
     clipping = Clipping("flat", clip_norm=1.0)
     clipped = clip({"weight": found}, torch.zeros(4), clipping, grouping, Jacobian())

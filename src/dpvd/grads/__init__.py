@@ -2,16 +2,18 @@
 
 from dpvd.grads.api import ClippedSum, clipped_grad
 from dpvd.grads.batch import Batch, LossFn, as_batch, batch_size, losses_of, micro_batches, rows
+from dpvd.grads.checkup import Checkup, ModuleReport, check
 from dpvd.grads.clipper import GradientClipper, Isolation
 from dpvd.grads.clipping import Clipping, ClippingMode, Grouping, Jacobian
 from dpvd.grads.criterion import refuse_reduction
 from dpvd.grads.engines import Engine
 from dpvd.grads.isolation import NotIsolated, digest, modules_of
 from dpvd.grads.per_example import ClippedGradients
-from dpvd.grads.validate import Problem, Repair, check, fix
+from dpvd.grads.validate import Problem, Repair, fix
 
 __all__ = [
     "Batch",
+    "Checkup",
     "ClippedGradients",
     "ClippedSum",
     "Clipping",
@@ -22,6 +24,7 @@ __all__ = [
     "Isolation",
     "Jacobian",
     "LossFn",
+    "ModuleReport",
     "NotIsolated",
     "Problem",
     "Repair",

@@ -16,7 +16,7 @@ from dpvd.grads.batch import Batch, Layout, LossFn, as_batch, batch_size, micro_
 from dpvd.grads.clipping import Clipping, Grouping
 from dpvd.grads.criterion import as_loss_fn
 from dpvd.grads.engines import ENGINES, Engine
-from dpvd.grads.factored import CannotFactor, factored, find_units
+from dpvd.grads.factored import CannotFactor, ModelLayout, factored
 from dpvd.grads.isolation import (
     BufferWatch,
     NotIsolated,
@@ -24,6 +24,7 @@ from dpvd.grads.isolation import (
     Subject,
     examine,
     examine_state,
+    look_around,
     refuse_change,
     why_not_mapped,
 )
@@ -100,8 +101,7 @@ class GradientClipper:
         self._grouping = None
         refuse_problems(self.model)
         self._watch = StructureWatch(self.model, self.loss_fn)
-        units = find_units(self.model)
-        grouping = Grouping.of(self.model, self.clipping.mode, units)
+        grouping = Grouping.of(self.model, self.clipping.mode, ModelLayout.of(self.model))
         self._compiled = _is_compiled(self.model, self.loss_fn)
         subject = Subject(self.model, self.loss_fn, grouping)
         self._engines.begin(subject)
@@ -117,6 +117,16 @@ class GradientClipper:
     def spoiled(self) -> bool:
         """Whether a batch has written something of itself into a buffer, where it still is."""
         return self._engines.spoiled
+
+    @property
+    def engine(self) -> Engine:
+        """The engine that took the last batch; the one asked for before there was one."""
+        return self._engines.engine
+
+    @property
+    def passed_over(self) -> dict[Engine, str]:
+        """The engines that could not take the model, and why."""
+        return dict(self._engines.passed_over)
 
     def describe_isolation(self) -> str:
         """In words for the statement of privacy: why no example reached into another's gradient."""
@@ -203,7 +213,8 @@ class _EngineChoice:
         """Forget what was found: the model or the loss is another one."""
         self._subject = subject
         self._chosen: Engine | None = None
-        self._engine = self._requested  # for the current batch
+        self.engine = self._requested  # for the current batch
+        self.passed_over: dict[Engine, str] = {}
         # Buffers that may change; None until a batch was tried out.
         self._settled: frozenset[str] | None = None
         self._is_due = False
@@ -213,14 +224,17 @@ class _EngineChoice:
     def prepare(self, batch: Batch, step: int) -> None:
         """Choose the engine for a batch; try the batch out first if a check is due."""
         self._batches += 1
+        is_single = batch_size(batch) == 1 or self._micro_batch == 1
+        if self._has_to_look(is_single):
+            look_around(self._subject, batch, self._micro_batch)
         self._is_due |= _is_due(step or self._batches)
-        if batch_size(batch) == 1 or self._micro_batch == 1:
+        if is_single:
             if self._settled is None or self._is_due:
                 first = rows(batch, slice(0, 1))
                 self._settle(examine_state(self._subject, first))
-            self._engine = self._requested
+            self.engine = self._requested
             if self._requested is Engine.AUTO:
-                self._engine = Engine.LOOP
+                self.engine = Engine.LOOP
             if batch_size(batch) > 1:
                 self._is_due = False
         else:
@@ -228,8 +242,16 @@ class _EngineChoice:
                 self._try_out(batch)
                 self._is_due = False
             assert self._chosen is not None
-            self._engine = self._chosen
-        self._used[self._engine] += 1
+            self.engine = self._chosen
+        self._used[self.engine] += 1
+
+    def _has_to_look(self, is_single: bool) -> bool:
+        """Whether the factored engine may run, and does not know the model yet."""
+        if self._subject.grouping.layout.is_surveyed or self._isolation is Isolation.VMAP:
+            return False
+        if self._requested is Engine.AUTO:
+            return not is_single
+        return self._requested is Engine.FACTORED
 
     def run(self, part: Batch, clipping: Clipping) -> ClippedGradients:
         """The clipped gradients of a batch, or a slice of it, by the first engine that can.
@@ -239,8 +261,8 @@ class _EngineChoice:
                 engine that was requested by name cannot treat the model.
         """
         subject = self._subject
-        engine = ENGINES[self._engine]
-        if self._engine is Engine.FACTORED:
+        engine = ENGINES[self.engine]
+        if self.engine is Engine.FACTORED:
             engine = partial(factored, kept_bytes=self._kept_bytes)
         before = self._buffers.now()
         try:
@@ -249,9 +271,9 @@ class _EngineChoice:
             self._pass_over(Engine.FACTORED, str(error), part)
             return self.run(part, clipping)
         except RuntimeError as error:
-            if self._requested is not Engine.AUTO or self._engine is Engine.LOOP:
+            if self._requested is not Engine.AUTO or self.engine is Engine.LOOP:
                 raise
-            self._pass_over(self._engine, str(error), part)
+            self._pass_over(self.engine, str(error), part)
             return self.run(part, clipping)
         changed = self._buffers.changed(before)
         if changed:
@@ -320,7 +342,7 @@ class _EngineChoice:
         self._log_refusal(engine, reason)
         is_factored = engine is Engine.FACTORED
         self._chosen = self._engine_for_alone(batch) if is_factored else Engine.LOOP
-        self._engine = self._chosen
+        self.engine = self._chosen
         if not certain and not self._warned:
             self._warned = True
             log.warning(
@@ -341,6 +363,7 @@ class _EngineChoice:
         model = self._subject.model
         name = type(model).__name__
         first_line = reason.split("\n")[0]
+        self.passed_over[engine] = first_line
         log.info("the %s engine cannot take %s: %s", engine, name, first_line)
 
     def _sample(self, batch: Batch, thorough: bool) -> Batch:

@@ -216,8 +216,11 @@ class Unit:
 
     @cached_property
     def parameters(self) -> dict[str, nn.Parameter]:
-        """The unit's trainable parameters by their name inside the unit, when first asked for."""
-        return _trainable(self.module)
+        """The unit's trainable parameters by their name inside the unit, when first asked for.
+
+        Of a module without a rule its own: those of its children belong to other units.
+        """
+        return _trainable(self.module, recurse=self.rule is not None)
 
 
 class Jacobian(dict[str, Tensor]):
@@ -251,24 +254,24 @@ class Grouping:
         parameters: trainable parameters by their name in the model; a tied parameter appears once.
         group_of: the group of each name; one group in all, or one for each layer under per-layer
             clipping.
-        units: the modules that are treated as a whole when gradients are formed.
         scales: the layers with learned noise scales, and the names in the model of those layers'
             parameters.
+        layout: what the factored engine has found out about the model.
     """
 
     parameters: dict[str, nn.Parameter]
     group_of: dict[str, int]
-    units: list[Unit]
     scales: tuple[tuple[VariationalLayer, dict[str, str]], ...]
+    layout: Any
 
     @classmethod
-    def of(cls, model: nn.Module, mode: ClippingMode, units: list[Unit]) -> "Grouping":
+    def of(cls, model: nn.Module, mode: ClippingMode, layout: Any) -> "Grouping":
         """The grouping of a model.
 
         Args:
             model: at least one parameter must be trainable.
             mode: of the clipping.
-            units: as `dpvd.grads.factored.find_units` finds them.
+            layout: a `dpvd.grads.factored.ModelLayout` of the model, whose units are the layers.
         """
         parameters = _trainable(model)
         if not parameters:
@@ -278,10 +281,10 @@ class Grouping:
             )
         names = {id(parameter): name for name, parameter in parameters.items()}
         if mode is ClippingMode.PER_LAYER:
-            group_of = _group_by_unit(names, units)
+            group_of = _group_by_unit(names, layout.units)
         else:
             group_of = dict.fromkeys(parameters, 0)
-        return cls(parameters, group_of, units, _scale_layers(model, names))
+        return cls(parameters, group_of, _scale_layers(model, names), layout)
 
     @cached_property
     def count(self) -> int:
@@ -307,9 +310,9 @@ class Grouping:
         return found
 
 
-def _trainable(module: nn.Module) -> dict[str, nn.Parameter]:
+def _trainable(module: nn.Module, recurse: bool = True) -> dict[str, nn.Parameter]:
     found = {}
-    for name, parameter in module.named_parameters():
+    for name, parameter in module.named_parameters(recurse=recurse):
         if parameter.requires_grad:
             found[name] = parameter
     return found

@@ -212,6 +212,21 @@ class ClippedGradients:
     jacobian: Jacobian
 
     @torch.no_grad()
+    def norms_by_parameter(self) -> Tensor:
+        """[B, P]: the norms of each parameter's gradients, 0 for one that the loss does not reach.
+
+        For checks: clipping takes all at once.
+        """
+        products = InnerProducts()
+        columns = []
+        for name in self.grouping.parameters:
+            squared = torch.zeros_like(self.losses)
+            if name in self.gradients:
+                squared, _ = self.gradients[name].norms(products)
+            columns.append(squared.sqrt())
+        return torch.stack(columns, dim=1)
+
+    @torch.no_grad()
     def add_to(self, totals: Mapping[str, Tensor]) -> None:
         """totals += Σ_i factor_i · gradient_i for every parameter, in place.
 

@@ -14,7 +14,7 @@ from torch.nn.parameter import is_lazy
 
 from dpvd.errors import DpvdError
 
-__all__ = ["Problem", "Repair", "check", "fix", "refuse_problems"]
+__all__ = ["Problem", "Repair", "find_problems", "fix", "refuse_problems"]
 
 log = logging.getLogger("dpvd")
 
@@ -42,21 +42,10 @@ class Problem:
         return f"{where} {self.reason}. {self.replacement}"
 
 
-def check(model: nn.Module) -> list[Problem]:
-    """List everything in a model, in its present mode, that private training cannot take.
+def find_problems(model: nn.Module) -> list[Problem]:
+    """Everything in a model, in its present mode, that private training cannot take.
 
-    Guarantees: ``clipped_grad`` refuses every model for which this lists something, in these words.
     The model is neither run nor changed.
-
-    Edge cases: that a custom module mixes examples, or keeps something of them, cannot be seen by
-    looking at it; ``clipped_grad`` finds it by trying.
-
-    Returns:
-        The problems in the order of the modules; empty if there are none.
-
-    >>> for problem in check(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))):
-    ...     print(problem.module, problem.kind)
-    1 BatchNorm1d
     """
     # An observer inside fake quantisation runs only if that lets it.
     quantising = [module for module in model.modules() if isinstance(module, FakeQuantizeBase)]
@@ -81,7 +70,7 @@ def check(model: nn.Module) -> list[Problem]:
 
 def refuse_problems(model: nn.Module) -> None:
     """Raise with the first problem of a model, if there is one."""
-    problems = check(model)
+    problems = find_problems(model)
     if problems:
         more = (
             f" ({len(problems) - 1} more: dpvd.check(model) lists all)" if len(problems) > 1 else ""

@@ -64,13 +64,12 @@ def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Groupi
 def norms_in_joint_pass(
     model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, grouping: Grouping
 ) -> Tensor:
-    """[G]: the norms of one example's gradient, taken from a pass over all examples."""
+    """[P]: the norm of one example's gradient of each parameter, from a pass over all examples."""
     losses = per_example_losses(model, loss_fn, batch)
     loss = losses[i]
     jacobian = grouping.jacobian()
-    gradients = _gradients(loss, grouping.parameters, jacobian)
-    norms = _norms(loss.detach(), gradients, grouping)
-    return losses.new_tensor(norms)
+    found = _gradients(loss, grouping.parameters, jacobian)
+    return losses.new_tensor([float(gradient.double().norm()) for _, gradient in found])
 
 
 def _examples(

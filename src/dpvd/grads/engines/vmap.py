@@ -7,7 +7,7 @@ from torch.func import grad, vmap
 from dpvd.grads.batch import Batch, LossFn, copied, losses_of, per_example_losses
 from dpvd.grads.clipping import Clipping, Grouping
 from dpvd.grads.factored import Materialised
-from dpvd.grads.factored.fallback import holders_of, substituted
+from dpvd.grads.factored.holders import holders_of, substituted
 from dpvd.grads.per_example import ClippedGradients, clip
 from dpvd.nn import NoiseTape, tape_from
 

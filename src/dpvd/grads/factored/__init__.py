@@ -1,7 +1,8 @@
 """Per-example gradients as factors: the engine, the rules of the layers, the representations."""
 
-from dpvd.grads.factored.engine import factored, find_units
+from dpvd.grads.factored.engine import factored
+from dpvd.grads.factored.layout import ModelLayout
 from dpvd.grads.factored.represent import Materialised
 from dpvd.grads.factored.rule import CannotFactor
 
-__all__ = ["CannotFactor", "Materialised", "factored", "find_units"]
+__all__ = ["CannotFactor", "Materialised", "ModelLayout", "factored"]

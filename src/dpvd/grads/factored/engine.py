@@ -1,44 +1,30 @@
 """The fast engine: one forward pass, one backward pass to layer outputs, one product per weight.
 
-No per-example gradient of a layer with a rule is ever stored. Modules without a rule are
-differentiated per example by themselves with ``torch.func``; the rest of the model keeps its
-factors.
+No per-example gradient of a layer with a rule is ever stored. Parameters of modules without a rule
+are followed to where they meet the batch (`shared`).
 """
 
-import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
 
-from dpvd.grads.batch import Batch, LossFn, per_example_losses
-from dpvd.grads.clipping import Clipping, Grouping, Unit
-from dpvd.grads.factored.fallback import module_gradients
+from dpvd.grads.batch import Batch, LossFn, batch_size, per_example_losses
+from dpvd.grads.clipping import Clipping, Grouping
+from dpvd.grads.factored.layout import ModelLayout, batch_first
+from dpvd.grads.factored.recording import batch_dims, recorded_calls, records_of
 from dpvd.grads.factored.represent import allowance_for, represent, shared_factors
-from dpvd.grads.factored.rule import (
-    HALF,
-    Call,
-    CannotFactor,
-    CustomForwardRule,
-    Direct,
-    ForwardTrace,
-    MultiOutputRule,
-    Terms,
-    in_full,
-    leaves,
-)
-from dpvd.grads.factored.rules import HALF_PRECISION, RULES
+from dpvd.grads.factored.rule import HALF, Call, CannotFactor, Terms, in_full
+from dpvd.grads.factored.rules import HALF_PRECISION
+from dpvd.grads.factored.shared import Tracker
+from dpvd.grads.factored.survey import unrecorded
 from dpvd.grads.per_example import KEPT_BYTES, ClippedGradients, clip
-from dpvd.nn import AdditiveNoise, NoiseTape
+from dpvd.nn import NoiseTape
 
-__all__ = ["factored", "find_units"]
-
-log = logging.getLogger("dpvd")
+__all__ = ["factored"]
 
 Grads = tuple[Any, ...]
 """For each output of a call the gradient that arrives there, or None."""
@@ -61,12 +47,30 @@ def factored(
     Raises:
         CannotFactor: when a module's gradients cannot be told from its inputs and output gradients.
     """
+    layout: ModelLayout = grouping.layout
+    if layout.why_not and layout.loose:
+        raise CannotFactor(layout.why_not)
+    count = batch_size(batch)
+    tracker = Tracker(layout, count, grouping.names) if layout.needs_tracker else None
     tape = NoiseTape()
-    with _recorded_calls(grouping.units, tape) as calls, tape.recording():
-        losses = per_example_losses(model, loss_fn, batch)
-    arriving = _backward_to_outputs(losses, calls)
+    with ExitStack() as stack:
+        recorded = stack.enter_context(recorded_calls(layout.units, tape, tracker))
+        if tracker is not None:
+            stack.enter_context(tracker.following())
+        with tape.recording():
+            losses = per_example_losses(model, loss_fn, batch)
+        # Checkpoints run parts of the model once more in the backward pass: as before, and
+        # without a record.
+        calls = list(recorded)
+        if tracker is not None:
+            tracker = tracker.finished()
+        arriving, at_shared = _backward_to_edges(losses, calls, tracker, grouping)
+        with torch.no_grad():
+            terms = _collect_terms(calls, arriving, count, grouping)
+            if tracker is not None:
+                for name, parts in tracker.terms(at_shared).items():
+                    terms.setdefault(name, []).extend(parts)
     with torch.no_grad():
-        terms = _collect_terms(calls, arriving, len(losses), grouping)
         jacobian = grouping.jacobian()
         shared = shared_factors(terms)
         allowance = allowance_for(terms, kept_bytes)
@@ -76,139 +80,44 @@ def factored(
         return clip(gradients, losses, clipping, grouping, jacobian)
 
 
-def find_units(model: nn.Module) -> list[Unit]:
-    """The units of a model, in order.
-
-    A module with a rule is a unit. So is a module that owns trainable parameters itself but has no
-    rule: its children are not looked at, since its forward pass may use their parameters in any
-    way.
-    """
-    units: list[Unit] = []
-    seen: set[int] = set()
-
-    def visit(name: str, module: nn.Module) -> None:
-        if id(module) in seen:
-            return
-        seen.add(id(module))
-        has_rule = type(module) in RULES
-        owned = module.parameters(recurse=has_rule)
-        if any(parameter.requires_grad for parameter in owned):
-            rule = RULES.get(type(module))
-            units.append(Unit(name, module, rule))
-            return
-        prefix = f"{name}." if name else ""
-        for child_name, child in module.named_children():
-            visit(prefix + child_name, child)
-
-    visit("", model)
-    return units
-
-
-# The forward pass: every call of a unit is recorded
-
-
-@contextmanager
-def _recorded_calls(units: list[Unit], tape: NoiseTape) -> Iterator[list[Call]]:
-    """Record every call of every unit made inside the block.
-
-    For that time ``forward`` is replaced on the module instances by one that records: torch's hooks
-    do the same at several times the cost, which small networks feel.
-    """
-    calls: list[Call] = []
-    replaced: list[tuple[dict[str, Any], Any]] = []
-    try:
-        for unit in units:
-            attributes = vars(unit.module)
-            replaced.append((attributes, attributes.get("forward")))
-            attributes["forward"] = _recording(unit, tape, calls)  # found before that of the class
-        yield calls
-    finally:
-        for attributes, own in replaced:
-            if own is None:
-                attributes.pop("forward", None)
-            else:
-                attributes["forward"] = own
-
-
-def _recording(unit: Unit, tape: NoiseTape, calls: list[Call]) -> Callable[..., Any]:
-    """The unit's forward pass, or that of its rule, with a record of each call."""
-    run = _plain_forward(unit)
-    if isinstance(unit.rule, CustomForwardRule):
-        run = partial(unit.rule.forward, unit)
-    # Additive noise of a fixed scale is in the outputs and nowhere else: no gradient needs it.
-    is_fixed = isinstance(unit.module, AdditiveNoise) and not unit.module.learned
-    forget_draws = is_fixed and unit.rule is not None
-
-    def forward(*args: Any, **kwargs: Any) -> Any:
-        first = len(tape.draws)
-        output, trace = run(*args, **kwargs)
-        if forget_draws:
-            del tape.draws[first:]
-            del tape.aux[first:]
-        if any(edge is not None for edge in trace.edges):
-            draws = tape.draws[first:]
-            aux = tape.aux[first:]
-            call = Call(unit, args, kwargs, draws, aux, trace.edges, trace.saved)
-            calls.append(call)
-        return output
-
-    return forward
-
-
-def _plain_forward(unit: Unit) -> Callable[..., tuple[Any, ForwardTrace]]:
-    """The module's own forward pass."""
-    own = unit.module.forward
-    expected = len(_batch_dims(unit))
-
-    def run(*args: Any, **kwargs: Any) -> tuple[Any, ForwardTrace]:
-        output = own(*args, **kwargs)
-        edges = _edges(unit, output, expected)
-        return output, ForwardTrace(edges, None)
-
-    return run
-
-
-def _batch_dims(unit: Unit) -> tuple[int, ...]:
-    """The batch dimension of each gradient that a unit's rule gets."""
-    if isinstance(unit.rule, MultiOutputRule):
-        return unit.rule.batch_dims(unit.module)
-    return (0,)  # one gradient, with the batch first
-
-
-def _edges(unit: Unit, output: Any, expected: int) -> list[Any]:
-    """Where gradients of the outputs arrive; None for an output without gradient.
-
-    The edge, not the tensor: a later in-place operation (ReLU(inplace=True)) would replace the
-    tensor's position in the graph by its own.
-    """
-    outputs = leaves(output)
-    if len(outputs) != expected or (expected == 1 and not isinstance(output, Tensor)):
-        what = "one tensor" if expected == 1 else f"the {expected} values that its rule takes"
-        raise CannotFactor(f"{unit.name!r} returns {type(output).__name__}, not {what}")
-    edges = []
-    for value in outputs:
-        edge = None
-        if isinstance(value, Tensor) and value.requires_grad:
-            edge = get_gradient_edge(value)
-        edges.append(edge)
-    return edges
-
-
-# The backward pass, and what rules make of it
-
-
-def _backward_to_outputs(losses: Tensor, calls: list[Call]) -> list[Grads]:
-    """The gradients of the losses' sum with respect to each call's outputs, and nothing further."""
+def _backward_to_edges(
+    losses: Tensor, calls: list[Call], tracker: Tracker | None, grouping: Grouping
+) -> tuple[list[Grads], list[Tensor | None]]:
+    """The gradients of the losses' sum at each call's outputs, and at what examples share."""
     edges = [edge for call in calls for edge in call.edges if edge is not None]
-    found: Iterator[Tensor | None] = iter([None] * len(edges))
+    of_calls = len(edges)
+    if tracker is not None:
+        edges += [record.edge for record in tracker.records()]
+    layout: ModelLayout = grouping.layout
+    if not layout.is_proven:
+        _check_recorded(losses, calls, tracker, grouping)
+        layout.is_proven = True
+    found: list[Tensor | None] = [None] * len(edges)
     if edges and losses.requires_grad:
         ones = torch.ones_like(losses)
-        found = iter(torch.autograd.grad(losses, edges, ones, allow_unused=True))
+        again = tracker is not None and tracker.needs_graph
+        found = [*torch.autograd.grad(losses, edges, ones, again, allow_unused=True)]
+    at_calls: Iterator[Tensor | None] = iter(found[:of_calls])
     arriving = []
     for call in calls:
-        grads = [None if edge is None else next(found) for edge in call.edges]
+        grads = [None if edge is None else next(at_calls) for edge in call.edges]
         arriving.append(tuple(grads))
-    return arriving
+    return arriving, found[of_calls:]
+
+
+def _check_recorded(
+    losses: Tensor, calls: list[Call], tracker: Tracker | None, grouping: Grouping
+) -> None:
+    """Raise if gradients reach a parameter on a way that no rule sees."""
+    records = [record for call in calls for record in records_of(call)]
+    if tracker is not None:
+        records += tracker.records()
+    names = sorted(unrecorded(losses, records, grouping))
+    if names:
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        raise CannotFactor(
+            f"parameter {names[0]!r}{more} reaches the loss on a way that could not be followed"
+        )
 
 
 def _collect_terms(
@@ -219,29 +128,24 @@ def _collect_terms(
     for call, grads in zip(calls, arriving, strict=True):
         if all(grad is None for grad in grads):
             continue
-        call.check_batch(grads, _batch_dims(call.unit), count)
         call.check_unchanged()
+        if call.layout is not None:
+            call, grads = _with_batch_first(call, grads, count)
+        call.check_batch(grads, batch_dims(call.unit), count)
         parameters = call.unit.parameters
-        for local, parts in _terms_of_call(*_in_full(call, grads)).items():
+        full, wide = _in_full(call, grads)
+        for local, parts in call.unit.rule(call.unit.module, full, *wide).items():
             if local in parameters:
                 name = grouping.names[id(parameters[local])]
                 terms.setdefault(name, []).extend(parts)
     return terms
 
 
-def _terms_of_call(call: Call, grads: Grads) -> Terms:
-    """By the unit's rule, or by ``torch.func`` for a module without one."""
-    rule = call.unit.rule
-    terms: Terms
-    if rule is not None:
-        terms = rule(call.unit.module, call, *grads)
-        return terms
-    _log_fallback(call)
-    found = module_gradients(call, *grads)
-    terms = {}
-    for name, values in found.items():
-        terms[name] = [Direct(values)]
-    return terms
+def _with_batch_first(call: Call, grads: Grads, count: int) -> tuple[Call, Grads]:
+    """A call as the rule expects it, from one that had the batch elsewhere."""
+    (grad,) = grads
+    moved = batch_first(call.input(), call.layout.into, count)
+    return replace(call, args=(moved,)), (batch_first(grad, call.layout.out, count),)
 
 
 def _in_full(call: Call, grads: Grads) -> tuple[Call, Grads]:
@@ -267,18 +171,3 @@ def _in_full(call: Call, grads: Grads) -> tuple[Call, Grads]:
         aux=list(map(full, call.aux)),
     )
     return widened, tuple(map(full, grads))
-
-
-_logged: set[type] = set()
-
-
-def _log_fallback(call: Call) -> None:
-    """Log, once for each type, that a module has no rule."""
-    kind = type(call.unit.module)
-    if kind not in _logged:
-        _logged.add(kind)
-        log.info(
-            "%s (%r) has no gradient rule: differentiated per example with torch.func",
-            kind.__name__,
-            call.unit.name,
-        )

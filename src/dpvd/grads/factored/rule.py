@@ -17,6 +17,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from dpvd.errors import DpvdError
 from dpvd.grads.clipping import Unit
 from dpvd.grads.per_example import blocks
 
@@ -30,9 +31,11 @@ __all__ = [
     "Direct",
     "ForwardTrace",
     "Geometry",
+    "HiddenGraph",
     "Lookup",
     "MultiOutputRule",
     "Outer",
+    "Record",
     "Rule",
     "Term",
     "Terms",
@@ -55,6 +58,10 @@ class CannotFactor(Exception):
     """The factored engine cannot treat this model; the message says why. Another one does."""
 
 
+class HiddenGraph(DpvdError):
+    """A part of what the model computes cannot be differentiated by any engine."""
+
+
 # What a rule is given
 
 
@@ -70,6 +77,7 @@ class Call:
         aux: what the layer recorded with each draw: the standard deviation it was multiplied by.
         edges: where the gradient of each output arrives in the graph.
         saved: what the rule's own forward pass saved for its terms.
+        layout: where the batch is, if that is not where the rule expects it.
     """
 
     unit: Unit
@@ -79,6 +87,7 @@ class Call:
     aux: list[Tensor | None]
     edges: list[Any] = field(default_factory=list)
     saved: Any = None
+    layout: Any = None
 
     def __post_init__(self) -> None:
         self._versions_at_call = self._versions()
@@ -122,6 +131,21 @@ class Call:
             return [self.args[0]._version]
         inputs = leaves((*self.args, *self.kwargs.values()))
         return [value._version for value in inputs if isinstance(value, Tensor)]
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """A place in the graph at which the gradients of some parameters are taken.
+
+    Attributes:
+        edge: where the gradient arrives that they are taken from.
+        taken: identities of these parameters.
+        inputs: what else gradients flow to from there: edges as pairs of node and number.
+    """
+
+    edge: Any
+    taken: frozenset[int]
+    inputs: frozenset[tuple[Any, int]]
 
 
 def leaves(value: Any) -> list[Any]:

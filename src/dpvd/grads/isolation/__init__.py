@@ -1,7 +1,13 @@
 """Whether examples keep to themselves: watched in every step, tried out on some batches."""
 
 from dpvd.grads.isolation.compare import NotIsolated, refuse_change
-from dpvd.grads.isolation.examine import Finding, examine, examine_state, why_not_mapped
+from dpvd.grads.isolation.examine import (
+    Finding,
+    examine,
+    examine_state,
+    look_around,
+    why_not_mapped,
+)
 from dpvd.grads.isolation.runs import Subject
 from dpvd.grads.isolation.watch import BufferWatch, StructureWatch, digest, modules_of
 
@@ -14,6 +20,7 @@ __all__ = [
     "digest",
     "examine",
     "examine_state",
+    "look_around",
     "modules_of",
     "refuse_change",
     "why_not_mapped",

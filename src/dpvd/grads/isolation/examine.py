@@ -14,12 +14,13 @@ from dpvd.grads.batch import Batch, LossFn, copied, rows
 from dpvd.grads.clipping import Grouping
 from dpvd.grads.engines.loop import true_norms
 from dpvd.grads.engines.vmap import vmapped
+from dpvd.grads.factored.survey import MOST, survey
 from dpvd.grads.isolation.compare import agree
 from dpvd.grads.isolation.randomness import dropout_off, seeded
 from dpvd.grads.isolation.runs import UNCLIPPED, CannotTry, Subject, undisturbed
 from dpvd.grads.isolation.trial import WAYS, Trial
 
-__all__ = ["Finding", "examine", "examine_state", "why_not_mapped"]
+__all__ = ["Finding", "examine", "examine_state", "look_around", "why_not_mapped"]
 
 ORACLE_ROWS = 4  # rows whose gradients are compared with those of the oracle
 
@@ -80,6 +81,13 @@ def examine(subject: Subject, batch: Batch, *, thorough: bool, is_random: bool =
         if thorough and not trial.why_not:
             trial.ask_oracle(ORACLE_ROWS)
         return Finding(trial.why_not, made, trial.random, settled)
+
+
+def look_around(subject: Subject, batch: Batch, micro_batch: int | None) -> None:
+    """Find out where the batch is in what the model computes, for the factored engine."""
+    most = MOST if micro_batch is None else max(2, micro_batch)
+    with undisturbed(subject), seeded(0, subject.device), dropout_off(subject.model):
+        survey(subject.model, subject.loss_fn, batch, subject.grouping, most)
 
 
 def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:

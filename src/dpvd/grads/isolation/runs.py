@@ -1,7 +1,7 @@
 """Runs of a model and its loss that can be compared: the same state and the same seed."""
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,12 +63,14 @@ class Run:
     Attributes:
         losses: [B].
         norms: [B, G], those of the factored engine; None if it did not run.
+        by_parameter: [B, P], the same for each parameter, if it was asked for.
         ended: where the random streams ended.
         drawn: shapes of the random tensors, in a run with equal draws for every example.
     """
 
     losses: Tensor
     norms: Tensor | None
+    by_parameter: Tensor | None
     ended: tuple[Any, ...]
     drawn: list[torch.Size]
 
@@ -94,6 +96,7 @@ class Runner:
         quietly: bool = False,
         dropout: bool = False,
         norms: bool = True,
+        by_parameter: bool = False,
         after: Snapshot | None = None,
     ) -> Run:
         """One run from the start, or from what another run left."""
@@ -115,12 +118,13 @@ class Runner:
                     found = factored(
                         subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping
                     )
-                    return Run(found.losses, found.norms, stream_positions(), drawn)
+                    parts = found.norms_by_parameter() if by_parameter else None
+                    return Run(found.losses, found.norms, parts, stream_positions(), drawn)
                 except (CannotFactor, RuntimeError) as error:
                     self.why_not = str(error).split("\n")[0]
             else:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
-                return Run(losses, None, stream_positions(), drawn)
+                return Run(losses, None, None, stream_positions(), drawn)
         return self.run(
             batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after
         )
@@ -134,14 +138,15 @@ class Runner:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise CannotTry(f"a run on other examples failed ({reason})") from error
 
-    def _oracle_norms(self, batch: Batch, i: int) -> Tensor:
-        """[G], those of one row.
+    def _oracle_norms(self, batch: Batch, i: int, dropout: bool) -> Tensor:
+        """[P], those of one row.
 
         In a pass of its own for each row: some layers overwrite in the backward pass what they had
         saved.
         """
         subject = self.subject
         self.start.restore()
-        with seeded(self.seed, subject.device), dropout_off(subject.model):
+        silent = nullcontext() if dropout else dropout_off(subject.model)
+        with seeded(self.seed, subject.device), silent:
             copy = copied(batch)
             return norms_in_joint_pass(subject.model, subject.loss_fn, copy, i, subject.grouping)
