@@ -11,6 +11,7 @@ from benchmarks.children import ROOT, NoResult
 
 __all__ = ["PEERS", "Peer", "installed", "interpreter"]
 
+NETWORKS = ("transformers", "peft")  # what some of the networks are made by
 HOME = ROOT / "benchmarks" / ".peers"
 
 
@@ -35,7 +36,7 @@ class Peer:
 
 PEERS = (
     Peer("torch-func", ("torch-func",)),
-    Peer("opacus", ("opacus-hooks", "opacus-ghost"), ("torch", "opacus==1.6.0")),
+    Peer("opacus", ("opacus-hooks", "opacus-ghost"), ("torch", "opacus==1.6.0", *NETWORKS)),
     Peer("jax-privacy", ("jax-privacy",), ("torch", "jax==0.10.2", "jax-privacy==2.0.0")),
 )
 

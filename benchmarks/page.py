@@ -11,6 +11,8 @@ from benchmarks.children import ROOT
 from benchmarks.draw import LABELS, growth_curves, ratio_bars
 from benchmarks.results import LATEST, Results, load
 from benchmarks.shares import PIECES, REST
+from benchmarks.systems import SYSTEMS, applies
+from benchmarks.workloads import WORKLOADS
 from dpvd.experiments.table_formats import markdown_table
 from dpvd.report import svg_bytes
 
@@ -80,7 +82,12 @@ def _summary(results: Results) -> str:
     rows = []
     for name, work in results["workloads"].items():
         plain = work["systems"]["plain"]
-        cells = [_time_and_memory(work["systems"].get(system), plain) for system in _SUMMARISED]
+        cells = [
+            _time_and_memory(work["systems"].get(system), plain)
+            if system not in SYSTEMS or applies(system, WORKLOADS[name])
+            else "not timed"
+            for system in _SUMMARISED
+        ]
         rows.append((name, *cells))
     header = ("workload", *(_NAMES[system] for system in _SUMMARISED))
     return markdown_table(header, rows)
@@ -88,7 +95,9 @@ def _summary(results: Results) -> str:
 
 def _time_and_memory(found: Results | None, plain: Results) -> str:
     """Both ratios to the plain step, or that there is no result."""
-    if found is None or "failed" in found:
+    if found is None:
+        return "not measured"
+    if "failed" in found:
         return "no result"
     time = _number(found["ratio"])
     memory = _number(found["peak_mb"] / plain["peak_mb"])
@@ -146,9 +155,23 @@ def _systems(name: str, work: Results) -> str:
             )
         )
     sizes = f"Batch {work['batch']}, {work['parameters']:,} parameters, {work['rounds']} rounds."
-    heading = f"### {name}\n\n{sizes} Variational: {work['variational']}.\n\n"
+    if "date" in work:
+        sizes += f" Measured on {work['date']}."
+    if work["variational"]:
+        sizes += f" Variational: {work['variational']}."
+    if "two_threads" in work:
+        sizes += " " + _on_two_threads(work["two_threads"])
+    heading = f"### {name}\n\n{sizes}\n\n"
     return heading + markdown_table(
         ("system", "ms", "ratio (quartiles)", "peak MB", "ratio of peaks"), rows
+    )
+
+
+def _on_two_threads(found: Results) -> str:
+    plain, own = found["plain"], found["dpsgd"]
+    return (
+        f"On one thread; on two the plain step takes {plain['ms']:.3g} ms and DP-SGD"
+        f" {_number(own['ratio'])} times as long."
     )
 
 

@@ -25,7 +25,7 @@ Times = dict[str, list[float]]
 
 Results = dict[str, Any]
 """date, machine, versions, clock, threads; ``workloads``: name to
-``{batch, parameters, variational, rounds, runs, systems, shares}``;
+``{date, batch, parameters, variational, rounds, runs, systems, shares, two_threads}``;
 ``systems``: name to ``{ms, ms_quartiles, ratio, ratio_quartiles, ratio_to, peak_mb}`` or ``{failed:
 reason}``; ``growth``: what grows to ``{at, ratios}``."""
 

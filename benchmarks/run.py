@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 
@@ -23,7 +24,7 @@ from benchmarks.growth import GROWTH, Growth
 from benchmarks.results import LATEST, QUICK, Results, Times, circumstances, entry, load, save
 from benchmarks.systems import SYSTEMS, applies
 from benchmarks.timing import Clock, interleaved, ratios
-from benchmarks.workloads import WORKLOADS, workload
+from benchmarks.workloads import WORKLOADS, Workload, workload
 from dpvd.nn import variational
 
 __all__ = ["Settings", "growth", "main", "ours", "peers"]
@@ -64,6 +65,20 @@ FAST = Settings(
 def ours(name: str, settings: Settings) -> Results:
     """A workload: the plain step and our systems, taking turns; memory; where the time goes."""
     work = workload(name)
+    if work.from_library:
+        return _on_one_thread_and_two(name, settings)
+    return _ours(name, settings)
+
+
+def _on_one_thread_and_two(name: str, settings: Settings) -> Results:
+    found = _ours(name, replace(settings, threads=1))
+    times = _times(replace(settings, threads=2), name, "plain", "dpsgd")
+    found["two_threads"] = {system: entry(times, system, ()) for system in times}
+    return found
+
+
+def _ours(name: str, settings: Settings) -> Results:
+    work = workload(name)
     systems = [system for system in SYSTEMS if applies(system, work)]
     times = _times(settings, name, *systems)
     entries = {system: entry(times, system, BASELINES) for system in systems}
@@ -73,21 +88,33 @@ def ours(name: str, settings: Settings) -> Results:
         for system, peak in zip(systems, peaks, strict=True):
             entries[system]["peak_mb"] = peak
     return {
+        "date": datetime.now(UTC).date().isoformat(),
         "batch": work.batch,
         "parameters": sum(p.numel() for p in work.network().parameters()),
-        "variational": str(variational(work.network()).conversion),
+        "variational": _conversion(work),
         "rounds": len(times["plain"]),
         "runs": settings.runs,
         "systems": entries,
         "shares": {
-            system: _shares(settings, name, system) for system in PRIVATE if settings.profiled
+            system: _shares(settings, name, system)
+            for system in PRIVATE
+            if settings.profiled and system in systems
         },
     }
+
+
+def _conversion(work: Workload) -> str:
+    """What is variational in the systems that are; empty where none is trained."""
+    if work.from_library:
+        return ""
+    return str(variational(work.network()).conversion)
 
 
 def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) -> dict[str, Results]:
     """Other libraries on a workload, each against the plain step in its own process; or why not."""
     found: dict[str, Results] = {}
+    if workload(name).from_library:
+        settings = replace(settings, threads=1)
     for peer in libraries:
         for system in peer.systems:
             found[system] = _or_reason(

@@ -68,6 +68,8 @@ SYSTEMS: dict[str, Callable[[Workload], Step]] = {
 
 def applies(system: str, work: Workload) -> bool:
     """Whether a system can take a workload: channels_last needs images, by-hand one network."""
+    if work.from_library and system not in ("plain", "plain-channels-last", "dpsgd"):
+        return False
     if system == "by-hand":
         return is_written_out(work)
     return system != "plain-channels-last" or len(work.shape) == 3

@@ -1,5 +1,5 @@
-"""The networks and batches that are timed. Needs torch alone: other libraries' environments load it
-too.
+"""The networks and batches that are timed. Needs torch alone, and for two of them transformers and
+peft: other libraries' environments load it too.
 """
 
 import re
@@ -10,12 +10,16 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
+from benchmarks.networks import decoder_with_lora, encoder, residual
+
 __all__ = ["CLASSES", "WORKLOADS", "LastStep", "Step", "Workload", "workload"]
 
 Step = Callable[[], object]
 """One training step on a batch that stays the same."""
 
 CLASSES = 10
+FIRST_WORD = 4
+VOCABULARY = 5000
 
 
 @dataclass(frozen=True)
@@ -28,6 +32,9 @@ class Workload:
         shape: of one example's input.
         build: makes the network.
         small: the miniature, a small network and batch of the same kind; None if this is one.
+        vocabulary: inputs are this many kinds of tokens; 0 if they are numbers.
+        from_library: a network as public libraries make them: trained by DP-SGD alone, and timed on
+            one thread and on two.
     """
 
     name: str
@@ -35,6 +42,8 @@ class Workload:
     shape: tuple[int, ...]
     build: Callable[[], nn.Module]
     small: "Workload | None" = None
+    vocabulary: int = 0
+    from_library: bool = False
 
     @property
     def miniature(self) -> "Workload":
@@ -49,7 +58,10 @@ class Workload:
         """Inputs [batch, *shape] and labels [batch], the same in every process."""
         generator = torch.Generator().manual_seed(0)
         size = (self.batch, *self.shape)
-        x = torch.randn(size, generator=generator)
+        if self.vocabulary:  # the first tokens have a meaning of their own, such as padding
+            x = torch.randint(FIRST_WORD, self.vocabulary, size, generator=generator)
+        else:
+            x = torch.randn(size, generator=generator)
         y = torch.randint(CLASSES, (self.batch,), generator=generator)
         return x, y
 
@@ -116,6 +128,38 @@ WORKLOADS = {
             (28, 28),
             lambda: LastStep(28, 128),
             Workload("miniature", 2, (2, 4), lambda: LastStep(4, 4)),
+        ),
+        Workload(
+            "encoder",
+            32,
+            (64,),
+            lambda: encoder(256, 4, VOCABULARY, 64, CLASSES),
+            Workload("miniature", 2, (4,), lambda: encoder(8, 1, 16, 4, CLASSES), vocabulary=16),
+            VOCABULARY,
+            from_library=True,
+        ),
+        Workload(
+            "decoder-lora",
+            32,
+            (128,),
+            lambda: decoder_with_lora(256, 4, VOCABULARY, 128, CLASSES, rank=8),
+            Workload(
+                "miniature",
+                2,
+                (4,),
+                lambda: decoder_with_lora(8, 1, 16, 4, CLASSES, rank=2),
+                vocabulary=16,
+            ),
+            VOCABULARY,
+            from_library=True,
+        ),
+        Workload(
+            "resnet",
+            32,
+            (3, 64, 64),
+            lambda: residual((32, 64, 128, 256), CLASSES),
+            Workload("miniature", 2, (3, 32, 32), lambda: residual((8, 8), CLASSES)),
+            from_library=True,
         ),
     )
 }

@@ -26,7 +26,7 @@ def private(work: Workload) -> Step:
         outputs = functional_call(model, values, (one_x.unsqueeze(0),))
         return F.cross_entropy(outputs, one_y.unsqueeze(0))
 
-    per_example = vmap(grad(loss), in_dims=(None, 0, 0))
+    per_example = vmap(grad(loss), in_dims=(None, 0, 0), randomness="different")
 
     @torch.no_grad()
     def step() -> None:

@@ -55,10 +55,10 @@ __all__ = [
 ]
 
 # Multiplications of a matrix product in the time that an entry of a gradient takes; measured.
-KEPT_ENTRY = 64  # one that is kept until the sum: written to memory that is new in every step, read
+KEPT_ENTRY = 80  # one that is kept until the sum: written to memory that is new in every step, read
 FORMED_ENTRY = 8  # one that is formed for its norm alone: written to the cache, read from there
 CHUNK_ENTRIES = 1 << 20  # 4 MB in float32: what is computed at a time
-CACHED_ENTRIES = 1 << 18  # 1 MB in float32: what is computed at a time, to stay in the cache
+CACHED_ENTRIES = 1 << 19  # 2 MB in float32: what is computed at a time, to stay in the cache
 SCALED_CHUNK = 1024  # largest chunk of an inner product with a scale; bounds its rounding error
 POSITIONS_CHUNK = 128  # most positions that a formed gradient adds up at a time; the same
 
@@ -361,19 +361,24 @@ def _add_weighted(term: Outer | Convolved, weights: Tensor, out: Tensor) -> None
     """out += Σ_i weights_i · gradient_i, by a product for some examples at a time.
 
     So the copy of a factor that is multiplied by the weights is small, and factors in half
-    precision are never all of them in full.
+    precision are never all of them in full. Where positions come first in memory, as in recurrent
+    layers, some examples would have to be copied once more: those are taken all at once.
     """
-    if isinstance(term, Outer):
-        entries = max(term.left[0].numel(), term.right[0].numel())
-    else:
-        entries = max(term.x[0].numel(), term.grad[0].numel())
-    for part in _chunks(term.count, entries):
+    factors = (term.left, term.right) if isinstance(term, Outer) else (term.x, term.grad)
+    parts = _chunks(term.count, max(factor[0].numel() for factor in factors))
+    if isinstance(term, Outer) and _positions_first(term.left) and term.left.dtype == out.dtype:
+        parts = iter([slice(None)])
+    for part in parts:
         own = weights[part]
         if isinstance(term, Outer):
             _add_product(term.outer(part), own, out)
         else:
             grad, x = _weighted(in_full(term.grad[part]), in_full(term.x[part]), own)
             out += term.geometry.total(x, grad)
+
+
+def _positions_first(factor: Tensor) -> bool:
+    return factor.dim() == 3 and factor.stride(0) < factor.stride(1)
 
 
 def _add_product(term: Outer, weights: Tensor, out: Tensor) -> None:
