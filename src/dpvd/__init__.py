@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from dpvd import export as export
     from dpvd import files as files
     from dpvd import grads as grads
+    from dpvd import lightning as lightning
     from dpvd import loader as loader
     from dpvd import losses as losses
     from dpvd import mechanisms as mechanisms
@@ -51,6 +52,7 @@ _MODULES = (
     "export",
     "files",
     "grads",
+    "lightning",
     "loader",
     "losses",
     "mechanisms",

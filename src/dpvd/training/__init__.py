@@ -8,7 +8,7 @@ from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
 from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit, has_begun
-from dpvd.training.private import make_private
+from dpvd.training.private import check_sampler, make_private, planned_like
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
 from dpvd.training.step import Earlier, PrivateStep
@@ -31,10 +31,12 @@ __all__ = [
     "Recipe",
     "Schedule",
     "charge_release",
+    "check_sampler",
     "cross_entropy",
     "entries_of",
     "fit",
     "has_begun",
     "make_private",
+    "planned_like",
     "remember",
 ]

@@ -14,7 +14,7 @@ from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName
 from dpvd.training.step import PrivateStep
 
-__all__ = ["make_private"]
+__all__ = ["check_sampler", "make_private", "planned_like"]
 
 
 def make_private(
@@ -66,7 +66,7 @@ def make_private(
     """
     source = data if isinstance(data, DataLoader) else None
     if source is not None:
-        _check_sampler(source)
+        check_sampler(source)
         data = source.dataset
         batch_size = batch_size or source.batch_size
     if batch_size is None:
@@ -77,13 +77,23 @@ def make_private(
         epochs=epochs,
         clipping=Clipping("flat", clip_norm=clip_norm),
     ).calibrate(epsilon, delta, accountant)
-    loader = plan.loader(data) if source is None else _loader_like(source, plan)
+    loader = plan.loader(data) if source is None else planned_like(source, plan)
     step = PrivateStep(model, loss_fn, plan, optimizer, micro_batch=micro_batch)
     return loader, step
 
 
-def _loader_like(source: DataLoader[Any], plan: PrivacyPlan) -> PlannedLoader:
-    """A loader of the plan's draws that reads as another one does."""
+def planned_like(source: DataLoader[Any], plan: PrivacyPlan, start: int = 0) -> PlannedLoader:
+    """A loader of the plan's draws that reads as another one does.
+
+    Args:
+        source: of which data set, collate function and workers are taken, and the order is not.
+        plan: what draws instead.
+        start: how many steps have been taken already.
+
+    Raises:
+        DpvdError: if the source draws examples in a way of its own; or as ``plan.loader``.
+    """
+    check_sampler(source)
     return plan.loader(
         source.dataset,
         collate_fn=source.collate_fn,
@@ -93,10 +103,11 @@ def _loader_like(source: DataLoader[Any], plan: PrivacyPlan) -> PlannedLoader:
         prefetch_factor=source.prefetch_factor,
         worker_init_fn=source.worker_init_fn,
         multiprocessing_context=source.multiprocessing_context,
+        start=start,
     )
 
 
-def _check_sampler(loader: DataLoader[Any]) -> None:
+def check_sampler(loader: DataLoader[Any]) -> None:
     """Raise if the loader chooses examples in a way that Poisson sampling would not replace."""
     if isinstance(loader, PlannedLoader):
         raise DpvdError("this loader has a plan already: give the data set behind it")
