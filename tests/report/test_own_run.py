@@ -9,7 +9,7 @@ from torch import nn
 
 import dpvd
 from dpvd.errors import DpvdError
-from dpvd.report import write_run
+from dpvd.report import write_report, write_run
 from dpvd.runs import RunRecord, event_of, load_own_model
 from dpvd.training.account_store import entries_of
 
@@ -144,3 +144,17 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, data):
     (tmp_path / "model.safetensors").write_bytes(b"x")
     with pytest.raises(DpvdError, match="cannot be read"):
         load_own_model(nn.Linear(5, 2), tmp_path)
+
+
+def test_the_report_of_a_result_is_written_with_model_and_record(tmp_path, data):
+    model = nn.Linear(5, 2)
+    result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5, folder=tmp_path / "run")
+    page = write_report(result, str(tmp_path / "run"))
+    assert page == tmp_path / "run" / "report.html"
+    assert RunRecord.read(tmp_path / "run").guarantee == result.guarantee.to_dict()
+    assert (tmp_path / "run" / "model.safetensors").exists()
+    alone = dpvd.fit(nn.Linear(5, 2), data, PLAN, RECIPE, delta=1e-5)
+    with pytest.raises(DpvdError, match="no ledger of one plan"):
+        write_report(alone, tmp_path)
+    with pytest.raises(DpvdError, match=r"takes a RunRecord, .*got Linear"):
+        write_report(model, tmp_path)

@@ -21,7 +21,7 @@ from dpvd.grads import Clipping
 from dpvd.nn import variational
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger
-from dpvd.training import Checkpoint, Recipe, cross_entropy, fit
+from dpvd.training import Checkpoint, Recipe, cross_entropy, entries_of, fit
 
 RECIPE = Recipe(learning_rate=0.5, momentum=0.9, average=0.4)
 
@@ -290,3 +290,29 @@ def test_resuming_a_run_that_had_not_begun(tmp_path):
     assert same(
         run(network(), plan(), folder=tmp_path, resume=True).model, run(network(), plan()).model
     )
+
+
+@pytest.mark.parametrize(
+    ("inputs", "labels", "words"),
+    [
+        (torch.float64, torch.int64, r"data\[0\] is torch.float64, the model is torch.float32"),
+        (torch.float32, torch.int32, r"data\[1\] is torch.int32: labels are int64"),
+    ],
+)
+def test_data_of_another_type_than_the_model_charge_and_leave_nothing(
+    tmp_path, inputs, labels, words
+):
+    model = nn.Linear(5, 2)
+    data = (torch.zeros(64, 5, dtype=inputs), torch.zeros(64, dtype=labels))
+    fields = {"examples": 64, "batch_size": 64, "steps": 3, "noise_multiplier": 4.0}
+    with pytest.raises(DpvdError, match=words):
+        fit(
+            model,
+            data,
+            PrivacyPlan(**fields),
+            Recipe(learning_rate=0.1),
+            delta=1e-5,
+            folder=tmp_path / "run",
+        )
+    assert not (tmp_path / "run").exists()
+    assert all(not entry["charged"] for entry in entries_of(model).values())

@@ -1,7 +1,7 @@
 """Report page and figures: pure functions of a run's record; and what other pages are made with."""
 
-from dpvd.report.own_run import write_run
-from dpvd.report.page import render, write_report
+from dpvd.report.own_run import write_report, write_run
+from dpvd.report.page import render
 from dpvd.report.statement_page import STATEMENT, render_statement, write_statement
 from dpvd.report.svg import FIGURE_STYLE, PALETTE, inline_svg, png_bytes, svg_bytes
 

@@ -22,7 +22,7 @@ from dpvd.report.templates import template
 from dpvd.report.wording import method_words, percent
 from dpvd.runs import FIGURES, REPORT, RunRecord
 
-__all__ = ["render", "write_report"]
+__all__ = ["render", "write_pages"]
 
 
 def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
@@ -46,7 +46,7 @@ def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
     return _render(record, illustrate(record), said)
 
 
-def write_report(record: RunRecord, folder: Path | str) -> Path:
+def write_pages(record: RunRecord, folder: Path | str) -> Path:
     """Write both pages and the figures into a run's folder and return the path of the report.
 
     ``report.html`` is for the holder of the data, ``statement.html`` beside it to hand out. Both

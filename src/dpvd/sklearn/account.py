@@ -65,7 +65,9 @@ class TotalPrivacy:
     def sentence(self) -> str:
         """Return the sum in words, with what was not seen."""
         if not self.fits:
-            return "No fit was seen in this process."
+            return (
+                "No fit was seen in this process; those in other processes (n_jobs) are not seen."
+            )
         fits = "1 fit" if self.fits == 1 else f"{self.fits} fits"
         if self.epsilon == math.inf:
             return (

@@ -20,6 +20,7 @@ from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimizer
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
+from dpvd.tree import leaves_of
 
 __all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit", "has_begun"]
 
@@ -175,6 +176,23 @@ def has_begun(folder: Path | str) -> bool:
     return False
 
 
+def _types_apart(model: nn.Module, batch: Any) -> str:
+    """What to do about data of another type than the model's; empty if that is not it."""
+    known = {parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()}
+    for path, leaf in leaves_of(batch):
+        if not isinstance(leaf, Tensor):
+            continue
+        if leaf.is_floating_point() and leaf.dtype not in known:
+            types = " and ".join(sorted(map(str, known)))
+            return (
+                f"data{path} is {leaf.dtype}, the model is {types}: convert the data, as with"
+                " .float() or .astype(np.float32), or the model"
+            )
+        if leaf.dtype in (torch.int8, torch.int16, torch.int32):
+            return f"data{path} is {leaf.dtype}: labels are int64, convert them with .long()"
+    return ""
+
+
 def _evaluation_points(steps: int, evaluations: int) -> list[int]:
     """The numbers of steps after which a run is evaluated; the last is the end.
 
@@ -222,6 +240,7 @@ class _Run:
         self.history: list[dict[str, float]] = []
         if resume and folder is None:
             raise DpvdError("to resume, name the folder of the run")
+        self._made_folder = folder is not None and not folder.exists()
         ledger = _open_ledger(plan, folder, resume)
         try:
             self.step = PrivateStep(
@@ -245,7 +264,7 @@ class _Run:
                 )
         except BaseException:
             if ledger is not None and not resume and ledger.charged == 0:
-                ledger.delete()  # nothing has begun: leave nothing behind
+                self._leave_nothing(ledger)
             raise
 
     @property
@@ -258,8 +277,14 @@ class _Run:
     def take(self, batch: Any) -> None:
         for group, schedule in zip(self.step.optimizer.param_groups, self.schedules, strict=True):
             group["lr"] = schedule(self.step.position)
-        with noise_from(self.generator):
-            self.step(batch)
+        try:
+            with noise_from(self.generator):
+                self.step(batch)
+        except RuntimeError as error:
+            words = _types_apart(self.model, batch)
+            if words:
+                raise DpvdError(words) from error
+            raise
         if self.step.position > self.recipe.average_from(self.plan):
             self.average.update(self.step.zeta)
 
@@ -320,9 +345,15 @@ class _Run:
             return
         ledger.close()
         if self.is_new and ledger.charged == 0:
-            ledger.delete()
-            if self.folder is not None:
-                (self.folder / CHECKPOINT).unlink(missing_ok=True)
+            self._leave_nothing(ledger)
+
+    def _leave_nothing(self, ledger: Ledger) -> None:
+        """Remove what was written of a run of which nothing has begun."""
+        assert self.folder is not None  # where the ledger is
+        ledger.delete()
+        (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        if self._made_folder and not any(self.folder.iterdir()):
+            self.folder.rmdir()
 
     def _restore(self) -> None:
         assert self.folder is not None  # checked before
