@@ -481,11 +481,17 @@ def test_a_terminal_is_asked_about_an_identifier_and_no_means_no(repeated, tmp_p
     assert not (tmp_path / "run").exists()
 
 
-def test_a_sweep_asks_once(repeated, tmp_path):
-    code, shown = on_a_terminal((*repeated, "--seeds", 2, "--out", tmp_path / "runs"), "y\n")
+def test_a_sweep_asks_once_and_tests_all_runs_on_the_same_rows(repeated, tmp_path):
+    line = (*repeated, "--seeds", 2, "--test-fraction", 0.3, "--out", tmp_path / "runs")
+    code, shown = on_a_terminal(line, "y\n")
     assert code == 0, shown
     assert shown.count("Go on with a guarantee for one row?") == 1
     assert shown.count("looks like an identifier") == 1
+    records = [json.loads(path.read_text()) for path in (tmp_path / "runs").glob("*/record.json")]
+    assert len({record["dataset"]["checksum"] for record in records}) == 1
+    compared = call("compare", *(tmp_path / "runs").iterdir())
+    assert compared.err == ""
+    assert compared.out.count("dpvd") == 1  # the seeds are averaged
 
 
 def test_without_a_terminal_it_is_said_and_not_asked(repeated, tmp_path):

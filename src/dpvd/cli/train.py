@@ -18,7 +18,7 @@ from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
 from dpvd.errors import DpvdError
 from dpvd.report import write_report
 from dpvd.runs import (
-    RECORD,
+    CHECKSUM_KEY,
     REPORT,
     Method,
     PreparedRun,
@@ -53,14 +53,15 @@ def _data_flag(help: str, metavar: str) -> Any:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a run is written, and whether it is there already."""
+    """Where a run is written, whether it is there already, and the secret of its split.
+
+    Attributes:
+        key: that of the other runs of a sweep; None has one drawn.
+    """
 
     folder: Path
     resume: bool
-
-    @property
-    def is_finished(self) -> bool:
-        return self.resume and (self.folder / RECORD).exists()
+    key: bytes | None = None
 
 
 @takes_options(RunOptions, several=("method", "epsilon"))
@@ -157,10 +158,11 @@ def train(
     elif _are_images(dataset):
         _refuse_flags(of_tables, "a table")
 
+    is_sweep = seeds != 1 or any(isinstance(value, tuple) for value in given.values())
     asked: set[str] = set()  # identifiers that were asked about: once, however many runs there are
 
     def train_one(options: RunOptions, folder: Path, resume: bool) -> RunRecord:
-        place = _Place(folder, resume)
+        place = _Place(folder, resume, _key_beside(folder) if is_sweep else None)
         if dataset in BUILT_IN:
             record = _train_network(options, load(dataset, data_dir), place)
         elif _are_images(dataset):
@@ -183,7 +185,7 @@ def train(
                 write_report(record, folder)
         return record
 
-    if seeds != 1 or any(isinstance(value, tuple) for value in given.values()):
+    if is_sweep:
         told_apart = of_tables | {"dataset": dataset, "--test-fraction": test_fraction}
         named = {name: None if value is None else str(value) for name, value in told_apart.items()}
         _sweep(given, seeds, out_dir, train_one, data=named, as_json=as_json)
@@ -195,6 +197,13 @@ def train(
         print_json(summary(record, folder))
     else:
         _show(record, folder / REPORT)
+
+
+def _key_beside(folder: Path) -> bytes | None:
+    """The key of the runs beside this one: all runs of a sweep are tested on the same rows."""
+    for path in sorted(folder.parent.glob(f"*/{CHECKSUM_KEY}")):
+        return read_key(path.parent)
+    return None
 
 
 def _are_images(dataset: str) -> bool:
@@ -278,7 +287,9 @@ def _train_images(
             f"{path} holds no rows of numbers: save images x and labels y into one .npz file with"
             " np.savez"
         )
-    key = read_key(place.folder) if place.resume else secrets.token_bytes(KEY_BYTES)
+    key = place.key or secrets.token_bytes(KEY_BYTES)
+    if place.resume:
+        key = read_key(place.folder)
     images = load_images(path, test_fraction=test_fraction, key=key)
     return _train_network(
         options,
@@ -296,7 +307,7 @@ def _train_table(
     if place.resume:
         return resume_table(options, choice, place.folder)
     with say.status("reading the table"):
-        run = prepare_table(options, choice)
+        run = prepare_table(options, choice, place.key)
     if options.method is not Method.NONE:
         warn_of_large_delta(options.delta, run.base.examples)
     _ask_about_identifiers([name for name in run.identifiers if name not in asked])
