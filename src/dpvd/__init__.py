@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dpvd import errors as errors
     from dpvd import experiments as experiments
     from dpvd import export as export
+    from dpvd import features as features
     from dpvd import files as files
     from dpvd import grads as grads
     from dpvd import lightning as lightning
@@ -50,6 +51,7 @@ _MODULES = (
     "errors",
     "experiments",
     "export",
+    "features",
     "files",
     "grads",
     "lightning",

@@ -52,6 +52,10 @@ class Columns:
         """A batch: tensors of these examples in the containers of the data."""
         return mapped(lambda column: _gather(column, which, device), self.data)
 
+    def whole(self, device: torch.device | str | None = None) -> Any:
+        """All examples: the tensors themselves where they are there already."""
+        return mapped(lambda column: torch.as_tensor(column, device=device), self.data)
+
 
 def read_batches(
     columns: Columns,
@@ -61,12 +65,19 @@ def read_batches(
     steps: Iterable[int],
     fingerprint: str,
     device: torch.device | str | None,
+    shared: bool = False,
 ) -> Generator[Any, None, None]:
-    """Yield a batch for each of these steps of the plan with this fingerprint."""
+    """Yield a batch for each of these steps of the plan with this fingerprint.
+
+    A draw of all examples is the columns themselves if they may be ``shared``, else a copy.
+    """
     for step in steps:
         rows = sampler.draw(len(columns), bits)
         draw = Draw(fingerprint, step, len(rows))
-        batch = columns.rows(rows, device)
+        if shared and len(rows) == len(columns):
+            batch = columns.whole(device)  # in their order: draws are sorted
+        else:
+            batch = columns.rows(rows, device)
         yield marked(batch, draw)
 
 

@@ -209,6 +209,7 @@ class PrivacyPlan:
         start: int = 0,
         device: torch.device | str | None = None,
         prefetch: bool = False,
+        shared: bool = False,
     ) -> Iterator[Any]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
@@ -225,6 +226,9 @@ class PrivacyPlan:
                 where reading takes time: files that do not fit into memory, another device. A
                 seeded stream is read in step all the same: its position, from which a resumed run
                 goes on, is that of the steps taken.
+            shared: give a draw of all examples as the data themselves, not as a copy. It saves
+                time and memory where every step takes all examples; nothing may write to the
+                batches then.
 
         Raises:
             DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the
@@ -242,6 +246,7 @@ class PrivacyPlan:
             steps=range(start, self.steps),
             fingerprint=self.fingerprint,
             device=device,
+            shared=shared,
         )
         if prefetch and not isinstance(stream, SeededBits):
             batches = prefetched(batches)

@@ -11,10 +11,11 @@ from dpvd import training
 from dpvd.cli.console import say
 from dpvd.privacy import round_up
 
-__all__ = ["PlainLines", "show_progress"]
+__all__ = ["PlainLines", "show_features", "show_progress"]
 
 # Seconds between two updates of the bar: steps may be much shorter, and text takes time to make.
 INTERVAL = 0.1
+WORTH_SHOWING = 5000  # examples whose features take a second or more
 LINES = 10  # of a log: one for each tenth of the work
 
 OnStep = Callable[[training.Progress], None]
@@ -37,6 +38,34 @@ def show_progress(epochs: float, budget: float | None) -> Iterator[OnStep]:
             yield update
     else:
         yield _log(epochs, budget)
+
+
+@contextmanager
+def show_features() -> Iterator[Callable[[int, int], None]]:
+    """Show of how many examples features are made; yields what to call with that, and with all.
+
+    In a terminal the line goes away when all are done; few examples, which take no time, show
+    nothing.
+    """
+    status = say.status("making features")
+    lines = PlainLines()
+
+    def update(done: int, total: int) -> None:
+        if total < WORTH_SHOWING:
+            return
+        text = f"making features: {done:,} of {total:,} examples"
+        if not say.is_terminal:
+            lines.update(done, total, lambda: text)
+        elif done < total:
+            status.update(text)
+            status.start()
+        else:
+            status.stop()
+
+    try:
+        yield update
+    finally:
+        status.stop()
 
 
 class PlainLines:

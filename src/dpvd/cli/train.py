@@ -12,7 +12,7 @@ import typer
 
 from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
-from dpvd.cli.progress import show_progress
+from dpvd.cli.progress import show_features, show_progress
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
 from dpvd.errors import DpvdError
@@ -275,8 +275,13 @@ def _train_network(
             class_names=class_names,
         )
     all_epochs = run.plan.steps * run.plan.batch_size / run.plan.examples
-    with show_progress(all_epochs, options.epsilon) as on_step:
-        return execute(run, place.folder, resume=place.resume, on_step=on_step)
+    with (
+        show_features() as on_features,
+        show_progress(all_epochs, options.epsilon) as on_step,
+    ):
+        return execute(
+            run, place.folder, resume=place.resume, on_step=on_step, on_features=on_features
+        )
 
 
 def _train_images(

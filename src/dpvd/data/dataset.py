@@ -1,6 +1,7 @@
 """A data set in memory, and the checks it passes before anything is computed from it."""
 
 import hashlib
+import math
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,8 @@ class Dataset:
             data.
         pixels: whether all features are intensities of one kind, so that their mean over an example
             means something (brightness) that a model may do without.
+        image: height, width and perhaps channels of an example that is stored flat; the shape of
+            the examples if not given and they are pixels.
         checksum: SHA-256 of the contents as loaded; computed when not given.
 
     Raises:
@@ -44,6 +47,7 @@ class Dataset:
     preprocessing: str
     pixels: bool = False
     checksum: str = ""
+    image: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         validate(self.train_x, self.train_y, self.classes)
@@ -54,6 +58,13 @@ class Dataset:
             raise DpvdError(
                 "training and test examples must have the same shape, got"
                 f" {self.feature_shape} and {test_shape}"
+            )
+        if self.image is None and self.pixels:
+            object.__setattr__(self, "image", self.feature_shape)
+        if self.image is not None and math.prod(self.image) != math.prod(self.feature_shape):
+            raise DpvdError(
+                f"an image of shape {self.image} does not hold the {math.prod(self.feature_shape)}"
+                " numbers of an example"
             )
         if not self.checksum:
             contents = checksum(self.train_x, self.train_y, self.test_x, self.test_y)

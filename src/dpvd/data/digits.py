@@ -12,6 +12,7 @@ __all__ = ["load_digits"]
 _CLASSES = 10
 _TEST_EXAMPLES = 360
 _SPLIT_SEED = 0
+_IMAGE = (8, 8)
 _LARGEST_PIXEL = 16.0  # declared by the format, not measured on the data
 
 
@@ -47,4 +48,5 @@ def load_digits() -> Dataset:
         classes=_CLASSES,
         preprocessing="pixels divided by 16; no statistic of the training data is used",
         pixels=True,
+        image=_IMAGE,
     )

@@ -10,7 +10,7 @@ from torch import Tensor
 from dpvd.data import Dataset
 from dpvd.experiments.spec import Part, Spec, Variant
 from dpvd.privacy import AccountantName
-from dpvd.runs import PreparedRun, RunOptions, prepare_run
+from dpvd.runs import PreparedRun, RecipeName, RunOptions, prepare_run
 from dpvd.training import Decay
 
 __all__ = ["HELD_OUT", "TUNING_WORDS", "hold_out", "prepare"]
@@ -42,6 +42,7 @@ def prepare(spec: Spec, dataset: Dataset) -> PreparedRun:
         method=spec.training,
         seed=spec.seed,
         hidden=spec.hidden,
+        recipe=RecipeName.PAPER,
         batch_size=spec.batch_size,
         epochs=spec.epochs,
         accountant=spec.accountant or AccountantName.PLD,

@@ -11,8 +11,10 @@ from dpvd.runs.options import RunOptions
 from dpvd.runs.own_run import load_own_model, own_record, save_own_model
 from dpvd.runs.prepare import PreparedRun, prepare_run
 from dpvd.runs.recipes import (
+    FeatureChoice,
     NetworkKind,
     NetworkRule,
+    RecipeName,
     default_batch_size,
     default_clipping,
     default_steps,
@@ -62,6 +64,7 @@ __all__ = [
     "SWEEP",
     "Charged",
     "Check",
+    "FeatureChoice",
     "Method",
     "NetworkKind",
     "NetworkRule",
@@ -69,6 +72,7 @@ __all__ = [
     "OwnImages",
     "PreparedRun",
     "PreparedTable",
+    "RecipeName",
     "RunOptions",
     "RunRecord",
     "Scale",

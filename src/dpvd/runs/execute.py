@@ -2,15 +2,16 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from dpvd import __version__
 from dpvd.errors import DpvdError
+from dpvd.features import FeatureExtractor, FeatureSpec
 from dpvd.privacy import Guarantee
 from dpvd.runs.environment import environment, now
 from dpvd.runs.manifest import write_manifest
@@ -34,6 +35,7 @@ EVALUATIONS = 20  # on the way
 SAMPLES = 32  # of the weights, at the end
 
 OnStep = Callable[[Progress], None]
+OnFeatures = Callable[[int, int], None]
 
 
 def execute(
@@ -42,8 +44,16 @@ def execute(
     *,
     resume: bool = False,
     on_step: OnStep | None = None,
+    on_features: OnFeatures | None = None,
 ) -> RunRecord:
     """Train, measure on the test data, and write model and record into the folder.
+
+    Args:
+        run: what to do.
+        folder: where.
+        resume: go on from what lies in the folder.
+        on_step: called after every step.
+        on_features: called with the number of examples of which features are made, and of all.
 
     Raises:
         DpvdError: if the folder holds a run already (and it is not to be resumed), or another run
@@ -53,6 +63,11 @@ def execute(
     # Before anything is written: it may not fit into memory.
     model = run.network.build(run.options.seed)
     started_with = run.options.to_dict()
+    # What the choices came to: defaults may change until a run is resumed.
+    del started_with["recipe"]
+    front = run.network.front
+    started_with["network"] = str(run.network.kind)
+    started_with["features"] = None if front is None else str(front.kind)
     started_with["dataset"] = run.dataset.name
     started_with["checksum"] = run.dataset.checksum
     if resume:
@@ -64,10 +79,11 @@ def execute(
         if run.checksum_key is not None:
             write_key(folder, run.checksum_key)
     goes_on = resume and has_begun(folder)
-    result = train_and_evaluate(run, model, folder=folder, resume=goes_on, on_step=on_step)
-    test = _test(run, model)
+    examples = _examples(run, model, on_features)
+    result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step)
+    test = _test(run, model, examples)
     checksum = save_model(model, folder / MODEL)
-    record = _record(run, result, test, checksum)
+    record = _record(run, model, result, test, checksum)
     record.write(folder)
     write_manifest(folder)
     return record
@@ -84,11 +100,9 @@ def train_and_evaluate(
 ) -> FitResult:
     """Train a prepared run's network under its plan, evaluating it on the test data as it goes.
 
-    The one way from a preparation to a trained model: of ``dpvd train`` and of the experiments.
-
     Args:
         run: network, data, plan and recipe.
-        model: the network, if it is built already.
+        model: the network, if it is built already; of one with features, the head is trained.
         evaluations: how many times it is evaluated, the last time at the end; see ``evaluate``.
         folder: where ledger and checkpoints are kept; nothing is written if None.
         resume: go on from what lies in the folder.
@@ -102,35 +116,79 @@ def train_and_evaluate(
     """
     if model is None:
         model = run.network.build(run.options.seed)
-    train_x = run.network.inputs(run.dataset.train_x)
-    test_x = run.network.inputs(run.dataset.test_x)
+    return _train(run, model, _examples(run, model), evaluations, folder, resume, on_step)
+
+
+@dataclass(frozen=True)
+class _Examples:
+    """Inputs of the part that is trained, [n, inputs], for training and for the test."""
+
+    train_x: Tensor
+    test_x: Tensor
+
+
+def _examples(
+    run: PreparedRun, model: nn.Module, on_features: OnFeatures | None = None
+) -> _Examples:
+    """Features are made once, and kept in memory alone: those of private images are private.
+
+    Those of the last data are kept for the next run of a sweep.
+    """
+    network = run.network
+    key = (run.dataset.checksum, network.front)
+    if network.front is not None and key in _last_features:
+        return _last_features[key]
+    _last_features.clear()
+    examples = _Examples(
+        network.head_inputs(model, run.dataset.train_x, on_features),
+        network.head_inputs(model, run.dataset.test_x),
+    )
+    if network.front is not None:
+        _last_features[key] = examples
+    return examples
+
+
+_last_features: dict[tuple[str, FeatureSpec | None], _Examples] = {}
+
+
+def _train(
+    run: PreparedRun,
+    model: nn.Module,
+    examples: _Examples,
+    evaluations: int,
+    folder: Path | None,
+    resume: bool,
+    on_step: OnStep | None,
+) -> FitResult:
+    """The one way from a preparation to a trained model: of ``dpvd train`` and the experiments."""
 
     def measure(trained: nn.Module) -> dict[str, float]:
-        return evaluate(trained, test_x, run.dataset.test_y)
+        return evaluate(trained, examples.test_x, run.dataset.test_y)
 
     return fit(
-        model,
-        (train_x, run.dataset.train_y),
+        run.network.trained(model),
+        (examples.train_x, run.dataset.train_y),
         run.plan,
         run.recipe,
         delta=run.options.delta,
         accountant=run.options.accountant,
-        evaluate=measure if len(test_x) else None,
+        evaluate=measure if len(examples.test_x) else None,
         evaluations=evaluations,
         folder=folder,
         resume=resume,
         generator=torch.Generator().manual_seed(run.options.seed),
         on_step=on_step,
         micro_batch=run.network.micro_batch,
+        shared=run.network.front is not None,  # a linear layer reads its inputs only
     )
 
 
-def _test(run: PreparedRun, model: nn.Module) -> dict[str, Any]:
+def _test(run: PreparedRun, model: nn.Module, examples: _Examples) -> dict[str, Any]:
     """What the trained model is worth on the test data, if there is any."""
     if not len(run.dataset.test_x):
         return dict(NOT_MEASURED)
-    test_x = run.network.inputs(run.dataset.test_x)
-    probabilities, _ = predict_dist(model, test_x, samples=SAMPLES)
+    trained = run.network.trained(model)
+    probabilities, _ = predict_dist(trained, examples.test_x, samples=SAMPLES)
     if not torch.isfinite(probabilities).all():
         raise DpvdError(
             "training diverged, the outputs are not finite: lower --learning-rate or --kl-weight"
@@ -138,9 +196,11 @@ def _test(run: PreparedRun, model: nn.Module) -> dict[str, Any]:
     return test_metrics(probabilities, run.dataset.test_y, SAMPLES)
 
 
-def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum: str) -> RunRecord:
+def _record(
+    run: PreparedRun, model: nn.Module, result: FitResult, test: dict[str, Any], checksum: str
+) -> RunRecord:
     dataset = run.dataset
-    model = result.model
+    trained = run.network.trained(model)
     has_alpha = run.network.is_pruned_by_noise
     return RunRecord(
         method=str(run.options.method),
@@ -156,7 +216,7 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum:
         },
         model={
             "network": run.network.to_dict(),
-            "layers": [f"{name}: {_describe(layer)}" for name, layer in model.named_children()],
+            "layers": _layers(model, trained),
             "parameters": run.network.parameters,
             "checksum": checksum,
         },
@@ -165,8 +225,8 @@ def _record(run: PreparedRun, result: FitResult, test: dict[str, Any], checksum:
         guarantee=_with_gaps(result.guarantee, run.not_covered).to_dict(),
         history=[_finite_values(entry) for entry in result.history],
         test=test,
-        alpha=alpha_histograms(model) if has_alpha else {},
-        sparsity=sparsity_counts(model) if has_alpha else {},
+        alpha=alpha_histograms(trained) if has_alpha else {},
+        sparsity=sparsity_counts(trained) if has_alpha else {},
         seconds=result.seconds,
         environment=environment(),
         created=now(),
@@ -186,9 +246,20 @@ def _finite_values(entry: dict[str, float]) -> dict[str, float | None]:
     return kept
 
 
+def _layers(model: nn.Module, trained: nn.Module) -> list[str]:
+    """The trained layers, after the features if there are any."""
+    lines = [f"{name}: {_describe(layer)}" for name, layer in trained.named_children()]
+    if trained is not model:
+        features = model.get_submodule("features")
+        lines = [f"features: {_describe(features)}", *lines]
+    return lines
+
+
 def _describe(layer: nn.Module) -> str:
     name = type(layer).__name__
     match layer:
+        case FeatureExtractor():
+            return f"{layer.spec.kind} {layer.spec.inputs}→{layer.spec.outputs}, not trained"
         case nn.Linear():
             return f"{name} {layer.in_features}→{layer.out_features}"
         case nn.Conv2d():

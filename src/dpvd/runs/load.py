@@ -41,11 +41,11 @@ class TrainedRun:
 
     def predict_dist(self, x: Tensor, samples: int = 32) -> tuple[Tensor, Tensor]:
         """Class probabilities of raw examples, and their spread between weight samples."""
-        inputs = self.network.inputs(x)
-        return predict_dist(self.model, inputs, samples=samples)
+        inputs = self.network.head_inputs(self.model, x)
+        return predict_dist(self.network.trained(self.model), inputs, samples=samples)
 
     def _load(self, path: Path) -> nn.Module:
-        model = self.network.build()
+        model = self.network.build(loaded=True)
         load_model(model, path, self.record.model)
         # Whoever trains it further goes on counting.
         remember(model, PrivacyPlan.from_dict(self.record.plan), self.record.guarantee["steps"])

@@ -1,6 +1,7 @@
 """The networks that runs train: layers, noise on the weights, inputs."""
 
-from collections.abc import Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from dpvd.data import centred, flatten, unit_norm
 from dpvd.errors import Choice, DpvdError, exact_fields, positive_int
+from dpvd.features import FeatureSpec, extract
 from dpvd.nn import variational
 from dpvd.runs.recipes import NETWORKS, NetworkKind, NetworkRecipe, NetworkRule
 
@@ -58,6 +60,8 @@ class NetworkSpec:
         centred: whether the mean of an example's inputs is taken off before that.
         kind: the layers.
         image: height and width of an example, for convolutions.
+        front: features that need no data, of which the layers are the head; None for layers that
+            take the inputs themselves.
 
     Raises:
         DpvdError: if a size is below one, or the network does not fit the examples.
@@ -73,11 +77,21 @@ class NetworkSpec:
     centred: bool = False
     kind: Choice[NetworkKind] = Choice(NetworkKind.MLP)
     image: tuple[int, ...] | None = None
+    front: FeatureSpec | None = None
 
     def __post_init__(self) -> None:
-        positive_int(features=self.features, hidden=self.hidden, classes=self.classes)
+        positive_int(features=self.features, classes=self.classes)
         if self.kind not in NETWORKS:
-            raise DpvdError(f"the kind of a network must be mlp or cnn, got {self.kind}")
+            raise DpvdError(
+                f"the kind of a network must be one of {', '.join(NETWORKS)}, got {self.kind}"
+            )
+        if self.kind is not NetworkKind.LINEAR:
+            positive_int(hidden=self.hidden)
+        if self.front is not None and self.front.inputs != self.features:
+            raise DpvdError(
+                f"features of images of shape {self.front.image} do not fit examples of"
+                f" {self.features} numbers"
+            )
         if self.image is not None:
             object.__setattr__(self, "image", tuple(self.image))
         _ = self.recipe  # refuses examples that the kind of network cannot take
@@ -86,10 +100,17 @@ class NetworkSpec:
     def recipe(self) -> NetworkRecipe:
         """Layers, initial weights and the numbers of the default rule."""
         kind = NETWORKS[self.kind]
-        return kind(self.features, self.hidden, self.classes, self.image)
+        inputs = self.features if self.front is None else self.front.outputs
+        return kind(inputs, self.hidden, self.classes, self.image)
 
-    def build(self, seed: int = 0) -> nn.Module:
+    def build(self, seed: int = 0, *, loaded: bool = False) -> nn.Module:
         """The network with its initial weights, which follow from the seed alone.
+
+        With features, it is a sequence of two: ``features`` and ``head``.
+
+        Args:
+            seed: of the weights.
+            loaded: whether values will be loaded; features then have none yet, which saves seconds.
 
         Raises:
             DpvdError: if it does not fit into memory.
@@ -105,7 +126,35 @@ class NetworkSpec:
         model = self._with_noise(plain)
         # The layout in which convolutions and maxima are fast on processors; it changes no value.
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's hints do not know of it
-        return model
+        if self.front is None:
+            return model
+        front = self.front.empty() if loaded else self.front.build()
+        return nn.Sequential(OrderedDict(features=front, head=model))
+
+    def trained(self, model: nn.Module) -> nn.Module:
+        """The part of a network as `build` returned it that is trained: its head, or all of it."""
+        if self.front is None:
+            return model
+        return model.get_submodule("head")
+
+    def head_inputs(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        on_progress: Callable[[int, int], None] | None = None,
+    ) -> Tensor:
+        """Raw examples [n, ...] as the trained part takes them.
+
+        Args:
+            model: as `build` returned it.
+            x: raw examples.
+            on_progress: called with the examples of which features are made, and with all.
+        """
+        if self.front is None:
+            return self.inputs(x)
+        self._check_numbers(x)
+        front = model.get_submodule("features")
+        return extract(lambda part: front(self.inputs(part)), x, self.front.outputs, on_progress)
 
     def _with_noise(self, plain: nn.Sequential) -> nn.Module:
         match self.scale:
@@ -127,10 +176,7 @@ class NetworkSpec:
         """
         numbers = x if x.is_floating_point() else x.float()
         rows = flatten(numbers)
-        if rows.shape[1] != self.features:
-            raise DpvdError(
-                f"the network takes {self.features} features for each example, got {rows.shape[1]}"
-            )
+        self._check_numbers(rows)
         if self.centred:
             # Large values are brought into range first: their mean could overflow.
             rows = centred(unit_norm(rows))
@@ -138,8 +184,17 @@ class NetworkSpec:
             return rows
         return unit_norm(rows) * self.input_norm
 
+    def _check_numbers(self, x: Tensor) -> None:
+        numbers = x.shape[1:].numel()
+        if numbers != self.features:
+            raise DpvdError(
+                f"the network takes {self.features} features for each example, got {numbers}"
+            )
+
     def describe_inputs(self) -> str:
         """What is done to each example, in words."""
+        if self.front is not None:
+            return f"each example by itself {self.front.describe()}"
         parts = []
         if self.centred:
             parts.append("centred on its own mean")
@@ -175,10 +230,15 @@ class NetworkSpec:
         plain["scale"] = str(self.scale)
         plain["kind"] = str(self.kind)
         plain["image"] = None if self.image is None else list(self.image)
+        del plain["front"]
+        if self.front is not None:
+            plain["front"] = self.front.to_dict()
         return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "NetworkSpec":
         """Read what ``to_dict`` wrote; older records know of one kind of network only."""
-        plain = exact_fields(values, cls, "a network", optional=("kind", "image"))
+        plain = exact_fields(values, cls, "a network", optional=("kind", "image", "front"))
+        if plain.get("front") is not None:
+            plain["front"] = FeatureSpec.from_dict(plain["front"])
         return cls(**plain)

@@ -20,16 +20,28 @@ from dpvd.errors import (
     positive,
     positive_int,
 )
+from dpvd.features import FeatureKind
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.runs.network import Method, Scale
-from dpvd.runs.recipes import KL_WEIGHT, ORDINARY_BATCH, PRIVATE_BATCH, Cnn, Mlp, NetworkKind
+from dpvd.runs.recipes import (
+    KL_WEIGHT,
+    ORDINARY_BATCH,
+    PRIVATE_BATCH,
+    Cnn,
+    FeatureChoice,
+    Linear,
+    Mlp,
+    NetworkKind,
+    RecipeName,
+)
 from dpvd.settings import DELTA, RELATION, SAMPLING, Group, Part, Setting, check, settings_of
 from dpvd.training import Decay, OptimizerKind
 
 __all__ = ["RunOptions"]
 
 NOTHING = "nothing"
+_FEATURES = tuple(FeatureKind)
 SEEDS = 2**63  # what torch's generators take
 
 # What stays finite and above zero in 32-bit arithmetic, with some room.
@@ -163,7 +175,7 @@ class RunOptions:
         int | None,
         Setting(
             "Expected batch size. Default: set by the recipe, all examples up to "
-            f"{PRIVATE_BATCH} (--method none: {ORDINARY_BATCH}).",
+            f"{Linear.BATCH} (mlp, cnn: {PRIVATE_BATCH}; --method none: {ORDINARY_BATCH}).",
             Group.TRAINING,
             positive_int,
         ),
@@ -171,7 +183,8 @@ class RunOptions:
     epochs: Annotated[
         float | None,
         Setting(
-            "Passes over the data. Default: set by the recipe (100 on digits, 10.5 on mnist).",
+            f"Passes over the data. Default: set by the recipe ({Linear.STEPS}; mlp: 100 on digits,"
+            " 10.5 on mnist).",
             Group.TRAINING,
             _moderate,
         ),
@@ -197,7 +210,8 @@ class RunOptions:
     decay: Annotated[
         OptionalChoice[Decay],
         Setting(
-            "How the learning rate falls; power is η₀/t^γ in epoch t. Default: linear.",
+            "How the learning rate falls; power is η₀/t^γ in epoch t. Default: constant for a"
+            " linear network, else linear.",
             Group.TRAINING,
             part=Part.RECIPE,
         ),
@@ -228,11 +242,28 @@ class RunOptions:
             _seed,
         ),
     ] = 0
+    recipe: Annotated[
+        Choice[RecipeName],
+        Setting(
+            "best: features that need no data and a linear layer, for images; paper: the paper's"
+            " network on pixels.",
+            Group.NETWORK,
+        ),
+    ] = Choice(RecipeName.BEST)
+    features: Annotated[
+        Choice[FeatureChoice],
+        Setting(
+            "Features of images that need no data: scatter (wavelets), hog (oriented gradients) or"
+            " random; auto: scatter, unless --network or --hidden ask for another network.",
+            Group.NETWORK,
+        ),
+    ] = Choice(FeatureChoice.AUTO)
     network: Annotated[
         Choice[NetworkKind],
         Setting(
-            "mlp: one hidden layer; cnn: two convolutions and a hidden layer, for images; linear:"
-            " for tables; auto: mlp for images, and for tables by their size and the budget.",
+            "linear: one layer; mlp: one hidden layer; cnn: two convolutions and a hidden layer,"
+            " for images; auto: linear on features, mlp for other images, and for tables by their"
+            " size and the budget.",
             Group.NETWORK,
         ),
     ] = Choice(NetworkKind.AUTO)
@@ -253,6 +284,8 @@ class RunOptions:
         check(self)
         object.__setattr__(self, "tuned", _declared(self.tuned, "tuned"))
         object.__setattr__(self, "public", _declared(self.public, "public"))
+        if self.recipe is RecipeName.PAPER and self.features in _FEATURES:
+            raise DpvdError(f"--recipe paper takes pixels: leave out --features {self.features}")
         is_private = self.method is not Method.NONE
         if is_private and self.epsilon is None:
             raise DpvdError(

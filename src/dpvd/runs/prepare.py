@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from dpvd.data import Dataset
 from dpvd.errors import DpvdError
+from dpvd.features import FeatureKind, FeatureSpec
 from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.network import Method, NetworkSpec, Scale
@@ -12,8 +13,10 @@ from dpvd.runs.options import RunOptions
 from dpvd.runs.recipes import (
     CHOSEN_ON,
     NETWORKS,
+    FeatureChoice,
     NetworkKind,
     NetworkRule,
+    RecipeName,
     default_batch_size,
     default_clipping,
     default_steps,
@@ -77,9 +80,7 @@ def prepare_run(
 
 
 def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
-    name = NetworkKind.MLP if options.network is NetworkKind.AUTO else options.network
-    if name not in NETWORKS:
-        raise DpvdError(f"network {name} can be chosen for tables only: images take mlp or cnn")
+    name, front = _settled(options, dataset)
     kind = NETWORKS[name]
     features = math.prod(dataset.feature_shape)
     scale = Scale.NONE
@@ -91,10 +92,40 @@ def _network(options: RunOptions, dataset: Dataset) -> NetworkSpec:
         dataset.classes,
         scale,
         input_norm=kind.input_norm(features),
-        centred=dataset.pixels,
+        centred=dataset.pixels and front is None,
         kind=name,
         image=dataset.feature_shape if kind.TAKES_IMAGES and dataset.pixels else None,
+        front=front,
     )
+
+
+def _settled(options: RunOptions, dataset: Dataset) -> tuple[NetworkKind, FeatureSpec | None]:
+    """The network and its features: what was chosen, and what the shape of the images suggests."""
+    features = options.features
+    network = options.network
+    if options.recipe is RecipeName.PAPER:
+        features = FeatureChoice.NONE
+    if network is NetworkKind.AUTO and options.hidden is not None:
+        network = NetworkKind.MLP
+    if network is NetworkKind.LINEAR and options.hidden is not None:
+        raise DpvdError("a linear network has no hidden units: choose --network mlp for them")
+    is_chosen = features not in (FeatureChoice.AUTO, FeatureChoice.NONE)
+    can_have = network in (NetworkKind.AUTO, NetworkKind.LINEAR)
+    if is_chosen and not can_have:
+        raise DpvdError(f"--features {features} goes with a linear network, not with {network}")
+    if is_chosen and dataset.image is None:
+        raise DpvdError(
+            f"--features {features} are made of images, which {dataset.name} does not hold: use"
+            " --features none"
+        )
+    front = None
+    if is_chosen and dataset.image is not None:
+        front = FeatureSpec(dataset.image, FeatureKind(features))
+    elif features is FeatureChoice.AUTO and can_have and dataset.image is not None:
+        front = FeatureSpec(dataset.image) if FeatureSpec.fits(dataset.image) else None
+    if network is NetworkKind.AUTO:
+        network = NetworkKind.MLP if front is None else NetworkKind.LINEAR
+    return network, front
 
 
 def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPlan:
@@ -103,7 +134,7 @@ def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPl
     private = options.method is not Method.NONE
     batch_size = options.batch_size
     if batch_size is None:
-        batch_size = default_batch_size(examples, private=private)
+        batch_size = default_batch_size(examples, private=private, rule=rule)
     steps = 0  # set by the epochs
     if options.epochs is None:
         steps = default_steps(examples, batch_size, rule, private=private)

@@ -23,10 +23,13 @@ from dpvd.training import Decay, Recipe
 __all__ = [
     "NETWORKS",
     "Cnn",
+    "FeatureChoice",
+    "Linear",
     "Mlp",
     "NetworkKind",
     "NetworkRecipe",
     "NetworkRule",
+    "RecipeName",
     "default_batch_size",
     "default_clipping",
     "default_steps",
@@ -61,9 +64,29 @@ class NetworkKind(StrEnum):
     CNN = "cnn"
     """Two convolutions and a hidden layer, all of tanh units: for images."""
     LINEAR = "linear"
-    """A linear model: for tables."""
+    """One linear layer, on features that need no data or on inputs as they are."""
     AUTO = "auto"
-    """Images: mlp. Tables: linear or mlp, by the size of the table and the budget."""
+    """Images: linear on features, else mlp. Tables: by their size and the budget."""
+
+
+class FeatureChoice(StrEnum):
+    """Features of images that a user may choose."""
+
+    AUTO = "auto"
+    """As the shape of the examples suggests."""
+    SCATTER = "scatter"
+    HOG = "hog"
+    RANDOM = "random"
+    NONE = "none"
+
+
+class RecipeName(StrEnum):
+    """Defaults that a user may choose between."""
+
+    BEST = "best"
+    """What reaches the most: for images, features and a linear layer."""
+    PAPER = "paper"
+    """The paper's network: one hidden layer on pixels."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +101,10 @@ class NetworkRule:
         largest_move: bound on η₀/(1 - momentum) under privacy, for runs with hardly any noise to
             limit the pace.
         ordinary_move: η₀/(1 - momentum) without privacy.
+        batch: private examples in a step, at most.
+        momentum: of the private optimizer.
+        decay: of the private learning rate.
+        average: part of the steps, the last, whose iterates are averaged.
     """
 
     layers: int
@@ -85,6 +112,10 @@ class NetworkRule:
     weight_noise: float
     largest_move: float
     ordinary_move: float
+    batch: int = PRIVATE_BATCH
+    momentum: float = MOMENTUM
+    decay: Decay = Decay.LINEAR
+    average: float = AVERAGE
 
 
 @dataclass(frozen=True)
@@ -139,8 +170,8 @@ class NetworkRecipe(ABC):
         """
         weighted = [layer for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
         for layer in weighted:
-            assert layer.bias is not None
-            layer.bias.zero_()
+            if layer.bias is not None:
+                layer.bias.zero_()
             self._draw(layer.weight, input_norm, generator)
         # The first steps then move the outputs only by what the data says.
         weighted[-1].weight.zero_()
@@ -148,6 +179,50 @@ class NetworkRecipe(ABC):
     @abstractmethod
     def _draw(self, weight: Tensor, input_norm: float | None, generator: torch.Generator) -> None:
         """Fill a weight [outputs, ...] with random values."""
+
+
+@dataclass(frozen=True)
+class Linear(NetworkRecipe):
+    """One linear layer without biases, which starts at zero; for inputs of L2 norm 1.
+
+    >>> Linear(1000, hidden=0, classes=10).layers()
+    Sequential(
+      (0): Linear(in_features=1000, out_features=10, bias=False)
+    )
+    """
+
+    HIDDEN: ClassVar[int] = 0
+    BATCH: ClassVar[int] = 2**16
+    STEPS: ClassVar[int] = 150
+    MICRO_BATCH: ClassVar[int | None] = 4096  # what a step holds beside the features stays small
+
+    @staticmethod
+    def input_norm(features: int) -> float:
+        return 1.0
+
+    def layers(self) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(self.features, self.classes, bias=False, device="meta"))
+
+    def rule(self) -> NetworkRule:
+        """Large steps on all examples; noise in a weight is noise in an output.
+
+        What the steps together leave of the noise depends on their number times the learning rate
+        alone, so there are as many as bring the layer to rest, and each is as large as that leaves.
+        """
+        return NetworkRule(
+            layers=1,
+            full_batch_steps=self.STEPS,
+            weight_noise=1.2,
+            largest_move=1000.0,
+            ordinary_move=50.0,
+            batch=self.BATCH,
+            momentum=0.0,
+            decay=Decay.CONSTANT,
+            average=0.0,
+        )
+
+    def _draw(self, weight: Tensor, input_norm: float | None, generator: torch.Generator) -> None:
+        weight.zero_()
 
 
 @dataclass(frozen=True)
@@ -272,6 +347,7 @@ class Cnn(NetworkRecipe):
 
 
 NETWORKS: dict[NetworkKind, type[NetworkRecipe]] = {
+    NetworkKind.LINEAR: Linear,
     NetworkKind.MLP: Mlp,
     NetworkKind.CNN: Cnn,
 }
@@ -280,10 +356,11 @@ NETWORKS: dict[NetworkKind, type[NetworkRecipe]] = {
 # The rule that all networks share.
 
 
-def default_batch_size(examples: int, *, private: bool) -> int:
+def default_batch_size(examples: int, *, private: bool, rule: NetworkRule | None = None) -> int:
     """All the data, up to the size where larger batches gain little."""
     positive_int(examples=examples)
-    largest = PRIVATE_BATCH if private else ORDINARY_BATCH
+    private_batch = PRIVATE_BATCH if rule is None else rule.batch
+    largest = private_batch if private else ORDINARY_BATCH
     return min(examples, largest)
 
 
@@ -312,7 +389,7 @@ def private_recipe(plan: PrivacyPlan, rule: NetworkRule) -> Recipe:
 
         r   = S √T / (zΔ)                          signal to noise of the whole run
         ω   = ω₀ min(1, √(r / 400))                noise left in a weight; ω₀, M: the network's rule
-        η₀  = (1 - m) min(M, ω S / (zΔ √T))
+        η₀  = (1 - m) min(M, ω S / (zΔ √T))         m: momentum
 
     Raises:
         DpvdError: if the plan has no noise.
@@ -324,12 +401,12 @@ def private_recipe(plan: PrivacyPlan, rule: NetworkRule) -> Recipe:
     left = rule.weight_noise * min(1.0, math.sqrt(signal / ENOUGH_SIGNAL))
     move = left * plan.batch_size / (noise * math.sqrt(plan.steps))
     return Recipe(
-        learning_rate=(1 - MOMENTUM) * min(move, rule.largest_move),
-        momentum=MOMENTUM,
-        decay=Decay.LINEAR,
+        learning_rate=(1 - rule.momentum) * min(move, rule.largest_move),
+        momentum=rule.momentum,
+        decay=rule.decay,
         kl_weight=KL_WEIGHT,
         kl_warmup=KL_WARMUP,
-        average=AVERAGE,
+        average=rule.average,
     )
 
 

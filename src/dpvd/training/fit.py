@@ -79,6 +79,7 @@ def fit(
     micro_batch: int | None = None,
     prefetch: bool = False,
     isolation: Isolation | str = Isolation.CHECKED,
+    shared: bool = False,
 ) -> FitResult:
     """Train a model under a plan.
 
@@ -115,6 +116,8 @@ def fit(
         prefetch: read batches in the background; see ``PrivacyPlan.batches``.
         isolation: how it is made sure that no example reaches another's gradient; see
             ``PrivateStep``.
+        shared: take steps on all examples without a copy of the data, for models that do not write
+            to their inputs; see ``PrivacyPlan.batches``.
 
     Raises:
         DpvdError: if the data does not fit the plan, the model's account has no step of the plan
@@ -143,6 +146,7 @@ def fit(
             start=run.step.position,
             device=run.device,
             prefetch=prefetch,
+            shared=shared,
         )
         for batch in batches:
             run.take(batch)

@@ -42,6 +42,8 @@ _OF_NETWORKS = (
     "decay",
     "gamma",
     "kl_weight",
+    "recipe",
+    "features",
     "scale",
 )
 
