@@ -9,7 +9,7 @@ import typer
 from dpvd.cli import COMMANDS, EXAMPLES, app
 from dpvd.plan import PrivacyPlan
 from dpvd.runs import default_batch_size, default_steps, private_recipe
-from dpvd.runs.recipes import Mlp
+from dpvd.runs.recipes import Linear, Mlp
 from tests.cli.program import call
 
 ROOT = typer.main.get_command(app)
@@ -57,7 +57,7 @@ def test_every_option_is_in_a_group_and_says_what_it_does(name):
 
 
 # Their help begins with a choice.
-CHOICES = ("--method", "--network")
+CHOICES = ("--method", "--network", "--recipe")
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -77,9 +77,10 @@ def test_the_recipes_defaults_are_those_that_train_names():
         batch = default_batch_size(examples, private=True)
         steps = default_steps(examples, batch, rule, private=True)
         epochs.append(f"{steps * batch / examples:.1f}".removesuffix(".0"))
-    assert f"({epochs[0]} on digits, {epochs[1]} on mnist)" in text
+    assert f"({Linear.STEPS}; mlp: {epochs[0]} on digits, {epochs[1]} on mnist)" in text
     largest = default_batch_size(mnist, private=True)
     ordinary = default_batch_size(mnist, private=False)
-    assert f"all examples up to {largest} (--method none: {ordinary})" in text
+    head = default_batch_size(10**6, private=True, rule=Linear(1000, 0, 10).rule())
+    assert f"up to {head} (mlp, cnn: {largest}; --method none: {ordinary})" in text
     plan = PrivacyPlan(examples=digits, batch_size=digits, epochs=1, noise_multiplier=1.0)
     assert f"set by the recipe, {private_recipe(plan, rule).kl_weight:g}." in text

@@ -92,7 +92,7 @@ def test_the_rule_sizes_a_run_of_which_nothing_is_chosen():
     prepared = prepare_run(RunOptions(delta=1e-5, epsilon=1.0), load("digits"))
     assert prepared.plan.batch_size <= prepared.plan.examples == 1437
     assert 0.9 < prepared.plan.epsilon(1e-5) <= 1
-    assert prepared.network.hidden == 1000
+    assert prepared.network.kind == "linear"
 
 
 def test_the_papers_schedule_falls_with_the_number_of_the_epoch(tmp_path):
