@@ -181,15 +181,15 @@ def test_a_linear_network_takes_pixels_if_asked_to():
     ("choices", "words"),
     [
         ({"recipe": "paper", "features": "hog"}, "--recipe paper takes pixels"),
-        ({"features": "scatter", "network": "mlp"}, "goes with --network linear"),
-        ({"features": "scatter", "hidden": 5}, "no hidden units"),
+        ({"features": "scatter", "network": "mlp"}, "goes with a linear network, not with mlp"),
+        ({"features": "scatter", "hidden": 5}, "goes with a linear network, not with mlp"),
         ({"network": "linear", "hidden": 5}, "no hidden units"),
         ({"features": "wavelets"}, "features must be one of"),
     ],
 )
 def test_choices_that_contradict_each_other_are_refused(choices, words):
     with pytest.raises(DpvdError, match=words):
-        RunOptions(delta=1e-5, epsilon=1.0, **choices)
+        prepare_run(RunOptions(delta=1e-5, epsilon=1.0, **choices), load("digits"))
 
 
 @pytest.mark.parametrize(("examples", "epsilon"), [(1437, 1.0), (60_000, 0.1), (60_000, 3.0)])

@@ -20,7 +20,6 @@ from dpvd.errors import (
     positive,
     positive_int,
 )
-from dpvd.features import FeatureKind
 from dpvd.grads import ClippingMode
 from dpvd.privacy import AccountantName, Relation, SamplingKind
 from dpvd.runs.network import Method, Scale
@@ -41,7 +40,6 @@ from dpvd.training import Decay, OptimizerKind
 __all__ = ["RunOptions"]
 
 NOTHING = "nothing"
-_FEATURES = tuple(FeatureKind)
 SEEDS = 2**63  # what torch's generators take
 
 # What stays finite and above zero in 32-bit arithmetic, with some room.
@@ -284,7 +282,8 @@ class RunOptions:
         check(self)
         object.__setattr__(self, "tuned", _declared(self.tuned, "tuned"))
         object.__setattr__(self, "public", _declared(self.public, "public"))
-        if self.recipe is RecipeName.PAPER and self.features in _FEATURES:
+        on_pixels = self.features in (FeatureChoice.AUTO, FeatureChoice.NONE)
+        if self.recipe is RecipeName.PAPER and not on_pixels:
             raise DpvdError(f"--recipe paper takes pixels: leave out --features {self.features}")
         is_private = self.method is not Method.NONE
         if is_private and self.epsilon is None:
