@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dpvd import statistics as statistics
     from dpvd import tabular as tabular
     from dpvd import training as training
+    from dpvd import transformers as transformers
     from dpvd import tree as tree
     from dpvd.errors import DpvdError
     from dpvd.grads import ClippedSum, Clipping, Problem, check, clipped_grad, fix
@@ -69,6 +70,7 @@ _MODULES = (
     "statistics",
     "tabular",
     "training",
+    "transformers",
     "tree",
 )
 
