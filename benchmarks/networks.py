@@ -4,6 +4,7 @@ The first two need transformers and peft, which every environment that times the
 downloaded: weights are random.
 """
 
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 
@@ -63,7 +64,9 @@ def decoder_with_lora(
     )
     model = GPT2ForSequenceClassification(config)
     lora = LoraConfig(task_type=TaskType.SEQ_CLS, r=rank, fan_in_fan_out=True)
-    adapted = get_peft_model(model, lora)
+    with warnings.catch_warnings():  # peft asks transformers by a name that is going
+        warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        adapted = get_peft_model(model, lora)
     return Logits(adapted.train())
 
 

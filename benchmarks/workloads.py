@@ -134,7 +134,14 @@ WORKLOADS = {
             32,
             (64,),
             lambda: encoder(256, 4, VOCABULARY, 64, CLASSES),
-            Workload("miniature", 2, (4,), lambda: encoder(8, 1, 16, 4, CLASSES), vocabulary=16),
+            Workload(
+                "miniature",
+                2,
+                (4,),
+                lambda: encoder(8, 1, 16, 4, CLASSES),
+                vocabulary=16,
+                from_library=True,
+            ),
             VOCABULARY,
             from_library=True,
         ),
@@ -149,6 +156,7 @@ WORKLOADS = {
                 (4,),
                 lambda: decoder_with_lora(8, 1, 16, 4, CLASSES, rank=2),
                 vocabulary=16,
+                from_library=True,
             ),
             VOCABULARY,
             from_library=True,
@@ -158,7 +166,9 @@ WORKLOADS = {
             32,
             (3, 64, 64),
             lambda: residual((32, 64, 128, 256), CLASSES),
-            Workload("miniature", 2, (3, 32, 32), lambda: residual((8, 8), CLASSES)),
+            Workload(
+                "miniature", 2, (3, 32, 32), lambda: residual((8, 8), CLASSES), from_library=True
+            ),
             from_library=True,
         ),
     )
