@@ -17,10 +17,11 @@ LONG = {"epochs": 40}
 """288 steps with a checkpoint after every 14 or 15: time enough to be stopped in the middle."""
 
 
-def wait_for(path: Path, process) -> None:
-    """Until the file is there; the process must not end before."""
+def wait_for_charge(folder: Path, process) -> None:
+    """Until a step has been charged; the process must not end before."""
+    ledger = folder / "ledger.jsonl"
     deadline = time.monotonic() + 120
-    while not path.exists():
+    while not ledger.exists() or b'"charged"' not in ledger.read_bytes():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -38,14 +39,16 @@ def test_bad_input_is_one_line_on_stderr_and_exit_code_2(tmp_path):
 def test_interrupt_then_resume(tmp_path):
     folder = tmp_path / "run"
     first = start(*train_line(folder, **LONG, json=True))
-    wait_for(folder / "checkpoint.safetensors", first)
+    wait_for_charge(folder, first)
     first.send_signal(signal.SIGINT)
     out, err = first.communicate(timeout=120)
     assert first.returncode == 130, err
     assert out == ""
     assert "Traceback" not in err
     assert "--resume" in err.splitlines()[-1]
-    charged = call("show", folder, "--json").json["charged"]
+    shown = call("show", folder, "--json")
+    assert shown.code == 0, shown.err
+    charged = shown.json["charged"]
     assert 0 < charged < 288
     assert not (folder / "record.json").exists()
 
@@ -62,7 +65,7 @@ def test_interrupt_then_resume(tmp_path):
 def test_kill_then_resume_never_takes_more_steps_than_were_left(tmp_path):
     folder = tmp_path / "run"
     process = start(*train_line(folder, **LONG, json=True))
-    wait_for(folder / "checkpoint.safetensors", process)
+    wait_for_charge(folder, process)
     time.sleep(0.05)  # some steps past the checkpoint: charged, and lost
     process.kill()
     process.communicate(timeout=120)

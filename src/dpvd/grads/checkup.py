@@ -115,6 +115,7 @@ def check(model: nn.Module, example_batch: Any = None, loss_fn: LossFn | None = 
     >>> for problem in check(nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))):
     ...     print(problem.module, problem.kind)
     1 BatchNorm1d
+    >>> import torch
     >>> print(check(nn.Sequential(nn.Linear(4, 2)), torch.zeros(3, 4)))
     module  class   gradients by  parameters  memory
     *       Linear  rule          100.0%      0.0 MB

@@ -171,10 +171,11 @@ def fit(
 def has_begun(folder: Path | str) -> bool:
     """Whether a run in the folder has come as far as its ledger, and so can be resumed.
 
-    Edge cases: what a crash leaves of a ledger that was being made is removed.
+    Edge cases: what a crash leaves of a ledger that was being made is removed. A checkpoint without
+    a ledger is no new run, but one that lost its account: resuming it is refused.
     """
     path = Path(folder) / LEDGER
-    if Ledger.has_begun(path):
+    if Ledger.has_begun(path) or (Path(folder) / CHECKPOINT).exists():
         return True
     path.unlink(missing_ok=True)
     return False
