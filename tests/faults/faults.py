@@ -45,7 +45,7 @@ FAULTS = [
         {
             "            self.update.release(noise,": "            from dpvd.mechanisms import release_sums\n"
             "            sums = self.update._sums\n"
-            "            for _ in batch[0]:\n"
+            "            for _ in range(batch_size(batch)):\n"
             "                release_sums(sums, noise, self.noise, scales=dict.fromkeys(sums, 1), parameters={})\n"
             "            self.update.release(noise,"
         },

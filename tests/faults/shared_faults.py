@@ -27,7 +27,7 @@ FAULTS = [
         "only the last way to a root counted",
         SHARED,
         {"own if so_far is None else so_far + own": "own"},
-        EQUALS + "[Positions-flat]",
+        EQUALS + "[TwoWays-flat]",
     ),
     Fault(
         "a weight in a penalty not looked for",
@@ -58,7 +58,7 @@ FAULTS = [
             "return tensor.reshape(*shape[:dim], size // count, count, *shape[dim + 1 :])"
             ".transpose(dim, dim + 1)"
         },
-        EQUALS + "[Flattened-flat]",
+        TESTS + "test_rows_of_one_example_stand_together",
     ),
     Fault(
         "one example more or less not told from a position",

@@ -85,7 +85,7 @@ NOISE = [
     Fault(
         "a threshold that forgets the person's own vote",
         CATEGORIES,
-        {"threshold = 1 + std": "threshold = std"},
+        {"return 1 + std": "return std"},
         TEST_CATEGORIES + "test_a_category_of_one_person_appears_as_often_as_stated_at_most[1]",
     ),
     Fault(

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 import dpvd
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, GradientClipper, clipped_grad
-from dpvd.grads.factored.layout import IRREGULAR, batch_dim
+from dpvd.grads.factored.layout import IRREGULAR, batch_dim, split_batch
 
 FEATURES, LENGTH, WIDTH, CLASSES = 4, 6, 8, 3
 
@@ -148,6 +148,17 @@ class Shared(Network):
         return F.linear(x, self.maker(self.code).view(WIDTH, WIDTH))
 
 
+class TwoWays(Network):
+    """A vector that meets the batch twice, once as it is and once after a function of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.randn(WIDTH))
+
+    def body(self, x: Tensor) -> Tensor:
+        return torch.sin(x * self.scale) + self.scale.exp()
+
+
 class UsedFromOutside(Network):
     """A head tied by hand, and a table that is read without being called."""
 
@@ -214,6 +225,7 @@ NETWORKS = [
     Flattened,
     Products,
     Shared,
+    TwoWays,
     UsedFromOutside,
     Parametrised,
     Checkpointed,
@@ -391,3 +403,8 @@ def test_children_of_a_module_that_owns_a_parameter_keep_their_rules(generator, 
 )
 def test_the_batch_is_what_grows_with_the_examples(few, more, expected):
     assert batch_dim(torch.Size(few), torch.Size(more), (3, 4)) == expected
+
+
+def test_rows_of_one_example_stand_together():
+    flattened = torch.tensor([[10, 11], [20, 21], [30, 31]]).flatten()
+    assert split_batch(flattened, 0, 3).tolist() == [[10, 11], [20, 21], [30, 31]]
