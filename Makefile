@@ -5,7 +5,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 MINUTES ?= 20
 
-.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms tutorial-million clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -50,6 +50,9 @@ tutorial-million: .venv/ready
 	DPVD_TUTORIAL_ROWS=1000000 $(BIN)/python -m pytest -s tests/docs/test_tutorials.py -k many_rows
 opacus-norms: .venv/ready
 	$(BIN)/python -m benchmarks.opacus_norms
+# Opacus' own tests of per-example gradients against our engines, in an environment of their own.
+opacus-tests: .venv/ready
+	$(BIN)/python -m benchmarks.opacus_tests
 clean:
 	rm -rf .venv site build dist runs
 
