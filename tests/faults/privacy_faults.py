@@ -7,6 +7,7 @@ from tests.faults.fault import Fault
 __all__ = ["FAULTS"]
 
 BOUNDS, EVENTS, LEDGER = "privacy/bounds.py", "privacy/events.py", "privacy/ledger.py"
+CHAIN = "privacy/chain.py"
 TEST_ACCOUNTANTS = "tests/privacy/test_accountants.py::"
 TEST_CALIBRATION = "tests/privacy/test_calibration.py::"
 TEST_EVENTS = "tests/privacy/test_events.py::"
@@ -127,7 +128,7 @@ RELATIONS = [
 LEDGERS = [
     Fault(
         "a charge not synchronised to disk",
-        LEDGER,
+        CHAIN,
         {"    os.fsync(file.fileno())\n": ""},
         TEST_LEDGER + "test_a_charge_is_synchronised_to_disk_before_it_returns",
     ),
@@ -151,13 +152,13 @@ LEDGERS = [
     ),
     Fault(
         "a ledger believed although its chain is broken",
-        LEDGER,
+        CHAIN,
         {'    if entry.get("hash") != _hash(entry, chain):\n': '    if "hash" not in entry:\n'},
         TEST_LEDGER + "test_every_byte_is_in_the_chain",
     ),
     Fault(
         "a chain that does not include the lines before",
-        LEDGER,
+        CHAIN,
         {"    digest = chain.copy()\n": "    digest = hashlib.sha256()\n"},
         TEST_LEDGER + "test_damage_that_no_crash_explains_is_an_error",
     ),
@@ -178,7 +179,7 @@ LEDGERS = [
     Fault(
         "a ledger resumed under another plan",
         LEDGER,
-        {"if plan is not None and _canonical(plan) != contents.plan_json:": "if False:"},
+        {"if plan is not None and canonical(plan) != contents.plan_json:": "if False:"},
         TEST_LEDGER + "test_another_plan_is_refused",
     ),
 ]

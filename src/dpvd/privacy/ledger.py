@@ -29,6 +29,17 @@ from typing import Any, BinaryIO
 from weakref import WeakValueDictionary
 
 from dpvd.errors import DpvdError, positive_int
+from dpvd.privacy.chain import (
+    Chain,
+    canonical,
+    chained,
+    check_hash,
+    create_file,
+    damaged,
+    new_chain,
+    read_entry,
+    write_through,
+)
 
 try:
     import fcntl
@@ -39,9 +50,6 @@ __all__ = ["Ledger", "fingerprint"]
 
 _VERSION = 2
 _UNCHAINED = 1  # ledgers of this version are read, and chained from the next charge on
-
-_Chain = Any
-"""A running SHA-256 of all complete lines."""
 
 
 class Ledger:
@@ -75,17 +83,15 @@ class Ledger:
             DpvdError: if the file exists or cannot be written, or the plan is not plain JSON data.
         """
         path = Path(path)
-        plan_json = _canonical(plan)
+        plan_json = canonical(plan)
         header = {
             "fingerprint": _digest(plan_json),
             "plan": json.loads(plan_json),
             "version": _VERSION,
         }
-        line = _chained(header, hashlib.sha256())
+        line = chained(header, new_chain())
         try:
-            with open(path, "xb") as file:
-                _write_through(file, line)
-            _sync_folder(path.parent)
+            create_file(path, line)
         except FileExistsError:
             raise DpvdError(
                 f"the ledger {path} exists already; open it to resume that run, or choose another"
@@ -114,7 +120,7 @@ class Ledger:
         # What follows the last newline: nothing, or a torn line.
         *lines, torn = content.split(b"\n")
         contents = _Contents.of(path, lines)
-        if plan is not None and _canonical(plan) != contents.plan_json:
+        if plan is not None and canonical(plan) != contents.plan_json:
             raise DpvdError(
                 f"the ledger {path} belongs to another plan; resume with the plan it was started"
                 " with, or start a new run"
@@ -160,9 +166,9 @@ class Ledger:
         written = b""
         start = secrets.token_hex(16)
         if not self._started:
-            written = _chained({"start": start}, chain)
+            written = chained({"start": start}, chain)
         entry: dict[str, Any] = {"charged": total, "steps": steps}
-        written += _chained(entry if kept is None else entry | {"kept": dict(kept)}, chain)
+        written += chained(entry if kept is None else entry | {"kept": dict(kept)}, chain)
         try:
             file = self._locked_file()
             if os.fstat(file.fileno()).st_size != self._size or not self._is_in_place(file):
@@ -172,7 +178,7 @@ class Ledger:
                 )
             file.truncate(self._end)
             file.seek(self._end)
-            _write_through(file, written)
+            write_through(file, written)
         except OSError as problem:
             raise DpvdError(f"cannot write the ledger {self._path}: {problem.strerror}") from None
         if not self._started:
@@ -282,14 +288,7 @@ def fingerprint(plan: Mapping[str, Any]) -> str:
     >>> fingerprint({"steps": 1})[:8]
     '8326a4cb'
     """
-    return _digest(_canonical(plan))
-
-
-def _canonical(plan: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(dict(plan), sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except (TypeError, ValueError) as problem:
-        raise DpvdError(f"a ledger's plan must be plain JSON data: {problem}") from None
+    return _digest(canonical(plan))
 
 
 def _digest(plan_json: str) -> str:
@@ -315,7 +314,7 @@ class _Contents:
     charged: int
     heads: list[str]
     starts: list[str]
-    chain: _Chain
+    chain: Chain
     size: int
     kept: Mapping[str, Any] | None = None
 
@@ -323,12 +322,12 @@ class _Contents:
     def of(cls, path: Path, lines: list[bytes]) -> "_Contents":
         """Read lines, given without their newlines, and check each against those before it."""
         plan_json, is_chained = _read_header(path, lines)
-        contents = cls(plan_json, 0, [], [], hashlib.sha256(), 0)
+        contents = cls(plan_json, 0, [], [], new_chain(), 0)
         for number, line in enumerate(lines, start=1):
-            entry = _entry(path, number, line)
+            entry = read_entry(_name(path), number, line)
             if is_chained or "hash" in entry:
                 is_chained = True  # for the rest of the file
-                _check_hash(path, number, entry, contents.chain)
+                check_hash(_name(path), number, entry, contents.chain)
                 contents.heads.append(entry["hash"])
             if "start" in entry:
                 contents.starts.append(str(entry["start"]))
@@ -340,37 +339,8 @@ class _Contents:
         return contents
 
 
-def _chained(entry: dict[str, Any], chain: _Chain) -> bytes:
-    """The line of an entry, chained to all before it; the chain then includes it."""
-    hashed = entry | {"hash": _hash(entry, chain)}
-    line = json.dumps(hashed, sort_keys=True).encode() + b"\n"
-    chain.update(line)
-    return line
-
-
-def _hash(entry: Mapping[str, Any], chain: _Chain) -> str:
-    """SHA-256 of all bytes in the chain, and of the entry without its hash."""
-    bare = {name: value for name, value in entry.items() if name != "hash"}
-    digest = chain.copy()
-    digest.update(_canonical(bare).encode())
-    found: str = digest.hexdigest()
-    return found
-
-
-def _write_through(file: Any, line: bytes) -> None:
-    file.write(line)
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable too, where folders can be synchronised (not on Windows)."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+def _name(path: Path) -> str:
+    return f"the ledger {path}"
 
 
 def _read_header(path: Path, lines: list[bytes]) -> tuple[str, bool]:
@@ -389,31 +359,12 @@ def _read_header(path: Path, lines: list[bytes]) -> tuple[str, bool]:
         raise DpvdError(
             f"{path} is a ledger of version {version}; this release reads versions up to {_VERSION}"
         )
-    plan_json = _canonical(plan)
+    plan_json = canonical(plan)
     if _digest(plan_json) != fingerprint:
         raise DpvdError(
             f"the plan in the ledger {path} does not match its fingerprint: the file was changed"
         )
     return plan_json, version == _VERSION
-
-
-def _entry(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        entry = json.loads(line)
-    except ValueError:
-        entry = None
-    if not isinstance(entry, dict):
-        raise _damaged(path, number)
-    return entry
-
-
-def _check_hash(path: Path, number: int, entry: Mapping[str, Any], chain: _Chain) -> None:
-    """Raise unless a line is the one that was written after exactly these lines."""
-    if entry.get("hash") != _hash(entry, chain):
-        raise DpvdError(
-            f"line {number} of the ledger {path} does not follow from the lines before it: a line"
-            " was changed, dropped, repeated or moved, and its account cannot be trusted"
-        )
 
 
 def _total(path: Path, number: int, entry: Mapping[str, Any], before: int) -> int:
@@ -423,7 +374,7 @@ def _total(path: Path, number: int, entry: Mapping[str, Any], before: int) -> in
         steps = entry["steps"]
         positive_int(charged=total, steps=steps)
     except (KeyError, TypeError, ValueError):
-        raise _damaged(path, number) from None
+        raise damaged(_name(path), number) from None
     if total != before + steps:
         raise DpvdError(
             f"line {number} of the ledger {path} says {steps} steps make {total}, but {before} were"
@@ -437,11 +388,5 @@ def _kept(path: Path, number: int, entry: Mapping[str, Any]) -> Mapping[str, Any
     """The noisy result in a line, if it has one."""
     kept = entry.get("kept")
     if kept is not None and not isinstance(kept, dict):
-        raise _damaged(path, number)
+        raise damaged(_name(path), number)
     return kept
-
-
-def _damaged(path: Path, number: int) -> DpvdError:
-    return DpvdError(
-        f"line {number} of the ledger {path} is damaged; its account cannot be trusted"
-    )
