@@ -5,7 +5,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 MINUTES ?= 20
 
-.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million torture clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -48,6 +48,9 @@ bench-run: .venv/ready
 # The tutorial on a million rows at full size: ten minutes and 1.5 GB. make test runs it with fewer rows.
 tutorial-million: .venv/ready
 	DPVD_TUTORIAL_ROWS=1000000 $(BIN)/python -m pytest -s tests/docs/test_tutorials.py -k many_rows
+# Slow: runs that are killed at random instants, 300 times, and resumed; a few of them are in make test.
+torture: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.torture --kills 300
 opacus-norms: .venv/ready
 	$(BIN)/python -m benchmarks.opacus_norms
 # Opacus' own tests of per-example gradients against our engines, in an environment of their own.

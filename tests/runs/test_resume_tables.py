@@ -1,12 +1,7 @@
 """Runs on tables that were interrupted: nothing is paid for twice, and nothing is forgotten."""
 
-import json
-import multiprocessing
-import random
 import shutil
-import signal
 import stat
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -153,58 +148,3 @@ def test_a_run_that_was_cut_off_before_its_first_charge_begins_anew(whole, choic
     for name in (STAGES[0], *gone):
         (folder / name).unlink()
     assert resume_table(SEEDED, choice, folder).guarantee == whole[1].guarantee
-
-
-def test_kills_at_random_moments_never_lose_a_charge(choice, tmp_path):
-    """Real processes and kill -9: what is on disk only grows, and all of it is in the statement."""
-    seconds = random.Random(5)
-    folder = tmp_path / "run"
-    assert not in_process(choice, tmp_path / "first", wait=300)  # starts the server, too
-    started = time.monotonic()
-    assert not in_process(choice, tmp_path / "timed", wait=300)
-    duration = time.monotonic() - started
-    paid: dict[str, bytes] = {}
-    steps = 0
-    kills = 0
-    while not (folder / "record.json").exists():
-        # The first one surely, the later ones perhaps: a run must be able to come to its end.
-        longest = 1.5 if kills else 0.5
-        kills += in_process(choice, folder, wait=seconds.uniform(0, longest * duration))
-        for path in folder.glob("ledger-*.jsonl") if folder.exists() else ():
-            charge = [line for line in path.read_bytes().split(b"\n")[:-1] if b'"kept"' in line]
-            if charge:  # a release that was paid for stays as it is
-                assert paid.setdefault(path.name, charge[0]) == charge[0]
-                assert len(charge) == 1
-        if folder.exists():
-            charged = charged_in(folder).steps
-            assert charged >= max(steps, len(paid))
-            steps = charged
-        assert kills < 200
-    assert kills
-    record = json.loads((folder / "record.json").read_text())
-    assert record["guarantee"]["epsilon"] <= 4.0
-    assert record["guarantee"]["steps"] == charged_in(folder).steps
-    assert len(paid) == len(record["releases"]) - 1  # all but the steps
-
-
-def go_on(choice, folder) -> None:
-    """What the killed processes do."""
-    if (folder / "options.json").exists():
-        resume_table(OPTIONS, choice, folder)
-    else:
-        execute_table(prepare_table(OPTIONS, choice), folder)
-
-
-def in_process(choice, folder, *, wait: float) -> bool:
-    """Run or resume in a process of its own; True if it was killed after so many seconds."""
-    # Forked from a server without threads: those of the libraries do not survive a fork.
-    processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload([__name__])
-    child = processes.Process(target=go_on, args=(choice, folder))
-    child.start()
-    child.join(wait)
-    was_killed = child.is_alive()
-    child.kill()
-    child.join()
-    assert was_killed or child.exitcode in (0, -signal.SIGKILL)
-    return child.exitcode != 0

@@ -98,6 +98,12 @@ def main() -> None:
             traceback.print_exc()
         fail(str(error))
         code = 2
+    except OSError as error:  # a system that has run out of something, anywhere
+        if debug:
+            traceback.print_exc()
+        place = "" if error.filename is None else f"{error.filename}: "
+        fail(f"{place}{error.strerror or error}")
+        code = 2
     except UsageError as error:
         # "Value error" is the parser's own prefix for choices.
         words = error.format_message().rstrip(".").replace("Value error, ", "")

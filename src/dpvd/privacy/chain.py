@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
+from dpvd.files import sync_folder
 
 __all__ = [
     "Chain",
@@ -106,21 +107,19 @@ def create_file(path: Path, line: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
         write_through(file, line)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def write_through(file: Any, line: bytes) -> None:
-    """Write a line; it is on disk when this returns."""
-    file.write(line)
+    """Write a line; it is on disk when this returns.
+
+    Args:
+        file: open for writing, best without a buffer: what is left in one after an error may reach
+            the disk later.
+        line: with its newline.
+    """
+    rest = memoryview(line)
+    while rest:  # a nearly full disk takes a part
+        rest = rest[file.write(rest) :]
     file.flush()
     os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a new file's name durable too, where folders can be synchronised (not on Windows)."""
-    if hasattr(os, "O_DIRECTORY"):
-        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

@@ -24,8 +24,9 @@ import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 from weakref import WeakValueDictionary
 
 from dpvd.errors import DpvdError, positive_int
@@ -72,7 +73,7 @@ class Ledger:
         self._end = contents.size  # bytes of complete lines
         self._size = contents.size + torn  # bytes of the file, a torn last line included
         self._started = False  # whether this object has written its start
-        self._file: BinaryIO | None = None  # open, and locked, from the first charge on
+        self._file: FileIO | None = None  # open, and locked, from the first charge on
         self._owner = 0  # the process that locked it
 
     @classmethod
@@ -144,9 +145,15 @@ class Ledger:
         """Whether anything can have been charged to a ledger at this place.
 
         A file without one complete line is what a crash leaves of :meth:`create`.
+
+        Raises:
+            DpvdError: if the file cannot be read.
         """
         path = Path(path)
-        return path.exists() and not (path.is_file() and b"\n" not in path.read_bytes())
+        try:
+            return path.exists() and not (path.is_file() and b"\n" not in path.read_bytes())
+        except OSError as problem:
+            raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
 
     def charge(self, steps: int, kept: Mapping[str, Any] | None = None) -> None:
         """Put ``steps`` more steps on the account; they are on disk when this returns.
@@ -210,7 +217,7 @@ class Ledger:
     def __del__(self) -> None:
         self.close()
 
-    def _locked_file(self) -> BinaryIO:
+    def _locked_file(self) -> FileIO:
         """The file, open for writing, with a lock that nobody else has."""
         if self._file is not None and self._owner == os.getpid():
             return self._file
@@ -219,7 +226,9 @@ class Ledger:
         earlier = _charging.get(here)
         if earlier is not None:  # of this process, such as that of a notebook cell that ran before
             earlier.close()
-        file = open(self._path, "r+b")  # noqa: SIM115 (it stays open: the lock lasts as long)
+        # It stays open: the lock lasts as long. Without a buffer, so that a failed write leaves
+        # nothing that could be written later.
+        file = open(self._path, "r+b", buffering=0)  # noqa: SIM115
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -234,7 +243,7 @@ class Ledger:
         _charging[here] = self
         return file
 
-    def _is_in_place(self, file: BinaryIO) -> bool:
+    def _is_in_place(self, file: FileIO) -> bool:
         """Whether the open file still is the one under the ledger's name."""
         opened = os.fstat(file.fileno())
         named = os.stat(self._path)

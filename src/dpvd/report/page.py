@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import is_finite_number
-from dpvd.files import write_atomically
+from dpvd.files import remove_partials, write_atomically
 from dpvd.privacy import round_up
 from dpvd.report.declared import declared_for
 from dpvd.report.facts import check_declared, is_measured, table_of
@@ -62,6 +62,7 @@ def write_pages(record: RunRecord, folder: Path | str) -> Path:
     illustrations = illustrate(record)
     page = place / REPORT
     content = _render(record, illustrations, declared).encode("utf-8")
+    remove_partials(place / FIGURES)
     write_figures(illustrations, place / FIGURES)
     write_statement(place / STATEMENT, record, declared)
     write_atomically(page, content)

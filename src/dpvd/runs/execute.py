@@ -14,7 +14,7 @@ from dpvd.errors import DpvdError
 from dpvd.features import FeatureExtractor, FeatureSpec
 from dpvd.privacy import Guarantee
 from dpvd.runs.environment import environment, now
-from dpvd.runs.manifest import write_manifest
+from dpvd.runs.manifest import finished_run
 from dpvd.runs.metrics import (
     NOT_MEASURED,
     alpha_histograms,
@@ -26,7 +26,7 @@ from dpvd.runs.metrics import (
 from dpvd.runs.model_file import save_model
 from dpvd.runs.prepare import PreparedRun
 from dpvd.runs.record import RunRecord
-from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir, write_key
+from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir
 from dpvd.training import FitResult, Progress, fit, has_begun
 
 __all__ = ["execute", "train_and_evaluate"]
@@ -73,11 +73,9 @@ def execute(
     if resume:
         reopen_run_dir(folder, started_with)
         if (folder / RECORD).exists():
-            return RunRecord.read(folder)  # finished: there is nothing to go on with
+            return finished_run(folder)  # there is nothing to go on with
     else:
-        create_run_dir(folder, started_with)
-        if run.checksum_key is not None:
-            write_key(folder, run.checksum_key)
+        create_run_dir(folder, started_with, key=run.checksum_key)
     goes_on = resume and has_begun(folder)
     examples = _examples(run, model, on_features)
     result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step)
@@ -85,8 +83,7 @@ def execute(
     checksum = save_model(model, folder / MODEL)
     record = _record(run, model, result, test, checksum)
     record.write(folder)
-    write_manifest(folder)
-    return record
+    return finished_run(folder)
 
 
 def train_and_evaluate(

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import remove_partials, write_atomically
 from dpvd.privacy import Ledger
+from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MANIFEST, MODEL, OPTIONS, RECORD
 
-__all__ = ["Manifest", "checksum", "ledgers_in", "read_manifest", "write_manifest"]
+__all__ = ["Manifest", "checksum", "finished_run", "ledgers_in", "read_manifest", "write_manifest"]
 
 _FORMAT = 1
 _LARGEST = 1 << 20  # bytes of a manifest; a longer file is none
@@ -45,6 +46,27 @@ def write_manifest(folder: Path) -> None:
     heads = {path.name: Ledger.open(path).head for path in ledgers_in(folder)}
     text = json.dumps({"files": files, "format": _FORMAT, "heads": heads}, indent=1, sort_keys=True)
     write_atomically(folder / MANIFEST, f"{text}\n".encode())
+
+
+def finished_run(folder: Path) -> RunRecord:
+    """Return the record of a run that has come to its end, and finish what a kill cut off.
+
+    The manifest is written if the process that wrote the record did not come to it; parts of files
+    that killed processes left are removed.
+
+    Raises:
+        DpvdError: if the record is damaged, or the model is not the one it was written for.
+    """
+    record = RunRecord.read(folder)
+    remove_partials(folder)
+    if not (folder / MANIFEST).exists():
+        if checksum(folder / MODEL) != record.model.get("checksum"):
+            raise DpvdError(
+                f"the model in {folder} is not the one that the record was written for: restore"
+                " both from a copy"
+            )
+        write_manifest(folder)
+    return record
 
 
 def read_manifest(folder: Path) -> Manifest:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import nn
 
 from dpvd.errors import DpvdError
-from dpvd.files import replacing
+from dpvd.files import write_atomically
 
 __all__ = ["load_model", "save_model"]
 
@@ -18,9 +18,9 @@ __all__ = ["load_model", "save_model"]
 def save_model(model: nn.Module, path: Path) -> str:
     """Write the model's tensors and return the SHA-256 of the file."""
     state = {name: tensor.contiguous() for name, tensor in model.state_dict().items()}
-    with replacing(path) as partial:
-        save_file(state, partial)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = save(state)
+    write_atomically(path, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def load_model(

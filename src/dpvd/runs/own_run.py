@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from dpvd import __version__
 from dpvd.errors import DpvdError, is_finite_number, phrase
-from dpvd.files import replacing
+from dpvd.files import write_atomically
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.environment import environment, now
@@ -142,10 +142,9 @@ def save_own_model(model: nn.Module, folder: Path) -> str:
     """Write the tensors of a model into a run's folder and return the SHA-256 of the file."""
     # Copies: the format does not hold two names of one tensor.
     state = {name: tensor.detach().cpu().clone() for name, tensor in model.state_dict().items()}
-    path = folder / MODEL
-    with replacing(path) as partial:
-        save_file({name: tensor.contiguous() for name, tensor in state.items()}, partial)
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    content = save({name: tensor.contiguous() for name, tensor in state.items()})
+    write_atomically(folder / MODEL, content)
+    return hashlib.sha256(content).hexdigest()
 
 
 def load_own_model(model: nn.Module, folder: Path | str) -> RunRecord:

@@ -1,13 +1,12 @@
 """The folder of a run: what its files are called, and who may write into it."""
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import remove_partials, write_atomically
 from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
@@ -41,11 +40,21 @@ CONTENTS = "contents.json"
 FIGURES = "figures"
 
 
-def create_run_dir(folder: Path, options: Mapping[str, Any]) -> None:
+# What a run that was killed before it noted its options can have left.
+_LEFT_OVER = (CHECKSUM_KEY, CONTENTS)
+
+
+def create_run_dir(folder: Path, options: Mapping[str, Any], *, key: bytes | None = None) -> None:
     """Make the folder and note the options that the run in it is started with.
 
     Guarantees:
-        A folder that has anything in it is left as it is.
+        Others than its owner cannot look into a folder that is made here. A folder that has
+        anything of a run in it is left as it is. The options come last: where they are, the key is.
+
+    Args:
+        folder: of the run.
+        options: that it is started with.
+        key: of the data's checksum, if there is one.
 
     Raises:
         DpvdError: if the folder is in use, is a file, or cannot be written to.
@@ -55,15 +64,19 @@ def create_run_dir(folder: Path, options: Mapping[str, Any]) -> None:
             raise DpvdError(
                 f"{folder} is a file: --out takes a folder that does not exist yet, or is empty"
             )
-        if folder.is_dir() and any(folder.iterdir()):
+        remove_partials(folder)
+        if folder.is_dir() and any(path.name not in _LEFT_OVER for path in folder.iterdir()):
             raise DpvdError(
                 f"{folder} exists and is not empty: choose another --out, or --resume the run in it"
             )
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        (folder / CONTENTS).unlink(missing_ok=True)
     except OSError as error:
         raise DpvdError(
             f"cannot write into {folder} ({error.strerror}): choose another --out"
         ) from error
+    if key is not None:
+        write_key(folder, key)
     text = json.dumps(options, indent=1, allow_nan=False)
     write_atomically(folder / OPTIONS, f"{text}\n".encode())
 
@@ -90,21 +103,16 @@ def write_key(folder: Path, key: bytes) -> None:
 
     With it, whoever has the record can check a guess at the whole data; it is not to be passed on.
     """
-    path = folder / CHECKSUM_KEY
-    try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w", encoding="ascii") as file:
-            file.write(f"{key.hex()}\n")
-    except OSError as error:
-        raise DpvdError(f"cannot write {path} ({error.strerror}): choose another --out") from error
+    write_atomically(folder / CHECKSUM_KEY, f"{key.hex()}\n".encode(), mode=0o600)
 
 
 def read_key(folder: Path) -> bytes:
     """The key that `write_key` wrote.
 
     Raises:
-        DpvdError: if there is none, or it is damaged.
+        DpvdError: if there is no run, or its key is missing or damaged.
     """
+    _read_options(folder)  # where there are none, nothing has begun
     path = folder / CHECKSUM_KEY
     try:
         return bytes.fromhex(path.read_text(encoding="ascii").strip())

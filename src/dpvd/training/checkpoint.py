@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from dpvd.errors import DpvdError
-from dpvd.files import replacing
+from dpvd.files import write_atomically
 
 __all__ = ["Checkpoint", "pack_optimizer", "restore_optimizer"]
 
@@ -38,8 +38,8 @@ class Checkpoint:
             for name, tensor in self.tensors.items()
         }
         metadata = {"format": FORMAT, "facts": json.dumps(self.facts)}
-        with replacing(path) as partial:
-            save_file(tensors, partial, metadata=metadata)
+        # Their own writer leaves files of other names behind when it is killed.
+        write_atomically(path, save(tensors, metadata=metadata))
 
     @classmethod
     def load(cls, path: Path) -> "Checkpoint":

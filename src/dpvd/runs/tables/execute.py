@@ -13,14 +13,13 @@ from dpvd.data import Column, EncodedTable, Target, training_cells
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.charged import charged_in, discard_uncharged
-from dpvd.runs.manifest import write_manifest
+from dpvd.runs.manifest import finished_run
 from dpvd.runs.metrics import NOT_MEASURED
 from dpvd.runs.model_file import save_model
 from dpvd.runs.network import Method
 from dpvd.runs.options import RunOptions
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import (
-    CHECKSUM_KEY,
     CONTENTS,
     MODEL,
     RECORD,
@@ -60,9 +59,8 @@ def execute_table(run: PreparedTable, folder: Path) -> RunRecord:
     Raises:
         DpvdError: if the folder is in use, or the budget cannot be kept.
     """
-    create_run_dir(folder, started_with(run.options, run.choice))
+    create_run_dir(folder, started_with(run.options, run.choice), key=run.key)
     try:
-        write_key(folder, run.key)
         write_contents(folder, run.contents())
         return _carry_out(run, folder, resume=False)
     except BaseException:
@@ -82,10 +80,9 @@ def resume_table(options: RunOptions, choice: TableChoice, folder: Path) -> RunR
     """
     reopen_run_dir(folder, started_with(options, choice))
     if (folder / RECORD).exists():
-        return RunRecord.read(folder)
+        return finished_run(folder)
     if not (folder / CONTENTS).exists() and not charged_in(folder).steps:
         # It had not come as far as reading the table.
-        (folder / CHECKSUM_KEY).unlink(missing_ok=True)
         run = prepare_table(options, choice)
         write_key(folder, run.key)
         write_contents(folder, run.contents())
@@ -100,8 +97,7 @@ def _carry_out(run: PreparedTable, folder: Path, *, resume: bool) -> RunRecord:
     checksum = save_model(outcome.model, folder / MODEL)
     record = outcome_record(run, outcome, _measure(outcome), run.key, checksum)
     record.write(folder)
-    write_manifest(folder)
-    return record
+    return finished_run(folder)
 
 
 def started_with(options: RunOptions, choice: TableChoice) -> dict[str, Any]:
