@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from dpvd import runs as runs
     from dpvd import settings as settings
     from dpvd import sklearn as sklearn
+    from dpvd import skorch as skorch
     from dpvd import statistics as statistics
     from dpvd import tabular as tabular
     from dpvd import training as training
@@ -67,6 +68,7 @@ _MODULES = (
     "runs",
     "settings",
     "sklearn",
+    "skorch",
     "statistics",
     "tabular",
     "training",
