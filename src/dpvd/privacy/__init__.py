@@ -10,7 +10,7 @@ from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
 from dpvd.privacy.events import count_steps, fixed_size_event, poisson_event
 from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
-from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret
+from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret, privacy_curve
 from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.schedule import (
     fixed_size_in_words,
@@ -43,6 +43,7 @@ __all__ = [
     "noise_multiplier_for",
     "poisson_event",
     "poisson_in_words",
+    "privacy_curve",
     "round_up",
     "sampled_event",
     "sampling_in_words",
