@@ -140,6 +140,21 @@ def test_the_cheapest_form_follows_from_the_shapes(positions, out, into, form):
     assert without_room is (Form.GRAM if form is Form.GRAM else Form.FORMED)
 
 
+@pytest.mark.parametrize(
+    ("channels", "out", "size", "form"),
+    [
+        (16, 32, 12, Form.KEPT),  # 10⁴ · 176 multiplications against 5 · 4608
+        (128, 128, 4, Form.GRAM),  # 2⁴ · 1280 against 5 · 147456
+    ],
+)
+def test_kernels_are_kept_sooner_than_dense_weights(channels, out, size, form):
+    layer = nn.Conv2d(channels, out, 3)
+    x = torch.ones(2, channels, size, size)
+    term = Convolved(x, layer(x).detach(), Kernel.of(layer))
+    assert cheapest_form(term, room=10**9) is form
+    assert cheapest_form(term, room=0) is not Form.KEPT
+
+
 def test_inner_products_that_are_there_already_cost_nothing(generator):
     term = dense(generator, positions=90)
     assert cheapest_form(term, room=10**9) is Form.KEPT

@@ -50,6 +50,24 @@ def factored(
     layout: ModelLayout = grouping.layout
     if layout.why_not and layout.loose:
         raise CannotFactor(layout.why_not)
+    losses, terms = _losses_and_terms(model, loss_fn, batch, grouping)
+    with torch.no_grad():
+        jacobian = grouping.jacobian()
+        shared = shared_factors(terms)
+        allowance = allowance_for(terms, kept_bytes)
+        gradients = {}
+        for name in list(terms):
+            # Popped: of a layer whose gradients are kept the factors are let go.
+            parts = terms.pop(name)
+            gradients[name] = represent(parts, jacobian.get(name), shared, allowance)
+        return clip(gradients, losses, clipping, grouping, jacobian)
+
+
+def _losses_and_terms(
+    model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Grouping
+) -> tuple[Tensor, Terms]:
+    """Both passes. What arrived at outputs and is in no term is let go before anything is kept."""
+    layout: ModelLayout = grouping.layout
     count = batch_size(batch)
     tracker = Tracker(layout, count, grouping.names) if layout.needs_tracker else None
     tape = NoiseTape()
@@ -70,14 +88,7 @@ def factored(
             if tracker is not None:
                 for name, parts in tracker.terms(at_shared).items():
                     terms.setdefault(name, []).extend(parts)
-    with torch.no_grad():
-        jacobian = grouping.jacobian()
-        shared = shared_factors(terms)
-        allowance = allowance_for(terms, kept_bytes)
-        gradients = {}
-        for name, parts in terms.items():
-            gradients[name] = represent(parts, jacobian.get(name), shared, allowance)
-        return clip(gradients, losses, clipping, grouping, jacobian)
+    return losses.detach(), terms
 
 
 def _backward_to_edges(

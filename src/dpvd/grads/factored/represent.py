@@ -56,6 +56,9 @@ __all__ = [
 
 # Multiplications of a matrix product in the time that an entry of a gradient takes; measured.
 KEPT_ENTRY = 80  # one that is kept until the sum: written to memory that is new in every step, read
+# The same of a convolution. The other forms cut patches for norms alone and leave the sum to a pass
+# of the library, which cuts its own: an entry that is kept saves most of its price.
+KEPT_KERNEL_ENTRY = 5
 FORMED_ENTRY = 8  # one that is formed for its norm alone: written to the cache, read from there
 CHUNK_ENTRIES = 1 << 20  # 4 MB in float32: what is computed at a time
 CACHED_ENTRIES = 1 << 19  # 2 MB in float32: what is computed at a time, to stay in the cache
@@ -140,14 +143,16 @@ def cheapest_form(
     positions = term.positions
     out, into = term.block
     width = out + into
+    kept_entry = KEPT_KERNEL_ENTRY
     if isinstance(term, Outer):
+        kept_entry = KEPT_ENTRY
         if identity(term.left) in shared:
             width -= out
         if identity(term.right) in shared:
             width -= into
     costs = {
         Form.GRAM: positions**2 * width,
-        Form.KEPT: KEPT_ENTRY * out * into,
+        Form.KEPT: kept_entry * out * into,
         Form.FORMED: (positions + FORMED_ENTRY) * out * into,
     }
     if _bytes(term) > room:
