@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from dpvd import nn as nn
     from dpvd import plan as plan
     from dpvd import privacy as privacy
+    from dpvd import ranks as ranks
     from dpvd import report as report
     from dpvd import runs as runs
     from dpvd import settings as settings
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from dpvd.privacy import Guarantee, Relation
     from dpvd.runs import RunRecord, TrainedRun, predict_dist
     from dpvd.sklearn import DPVDClassifier, DPVDRegressor
-    from dpvd.training import PrivateStep, Recipe, fit, make_private
+    from dpvd.training import PrivateStep, Recipe, fit, make_private, share_weights
 
 __version__ = "0.1.0"  # the only place: pyproject.toml reads it from here
 
@@ -66,6 +67,7 @@ _MODULES = (
     "nn",
     "plan",
     "privacy",
+    "ranks",
     "report",
     "runs",
     "settings",
@@ -101,6 +103,7 @@ _HOMES = {
     "make_private": "dpvd.training",
     "predict_dist": "dpvd.runs",
     "prune": "dpvd.nn",
+    "share_weights": "dpvd.training",
     "sparsity": "dpvd.nn",
     "variational": "dpvd.nn",
 }
@@ -128,6 +131,7 @@ __all__ = [
     "make_private",
     "predict_dist",
     "prune",
+    "share_weights",
     "sparsity",
     "variational",
 ]

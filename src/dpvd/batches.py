@@ -1,5 +1,6 @@
 """Reading the batches that a sampler has drawn, one ahead in the background if wanted."""
 
+import hashlib
 from collections.abc import Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -10,11 +11,14 @@ from torch import Tensor
 
 from dpvd.errors import DpvdError
 from dpvd.mechanisms import BitSource, Draw, FixedSizeSampler, PoissonSampler, marked
+from dpvd.ranks import ALONE, Ranks
 from dpvd.tree import leaves_of, mapped
 
-__all__ = ["Columns", "prefetched", "read_batches"]
+__all__ = ["Columns", "prefetched", "read_batches", "sample_of"]
 
 _Item = TypeVar("_Item")
+
+SAMPLED = 64  # examples by which processes compare their data
 
 
 class Columns:
@@ -52,9 +56,42 @@ class Columns:
         """A batch: tensors of these examples in the containers of the data."""
         return mapped(lambda column: _gather(column, which, device), self.data)
 
-    def whole(self, device: torch.device | str | None = None) -> Any:
-        """All examples: the tensors themselves where they are there already."""
-        return mapped(lambda column: torch.as_tensor(column, device=device), self.data)
+    def span(self, part: range, device: torch.device | str | None = None) -> Any:
+        """Consecutive examples: views of the tensors where they are there already."""
+
+        def view(column: Tensor | np.ndarray[Any, Any]) -> Tensor:
+            return torch.as_tensor(column[part.start : part.stop], device=device)
+
+        return mapped(view, self.data)
+
+
+def sample_of(examples: Any) -> str:
+    """A text that tells apart the same examples in another order, and other examples.
+
+    A few examples stand for all, at fixed places. Data sets that change their examples at random
+    cannot be compared: the text is empty for them.
+
+    Args:
+        examples: with len() and examples[i].
+    """
+    count = len(examples)
+    places = {count * share // SAMPLED for share in range(SAMPLED)} if count else set()
+    texts = [_text_of(examples[place]) for place in sorted(places)]
+    if texts and _text_of(examples[0]) != texts[0]:
+        return ""
+    return f"{count} {texts}"
+
+
+def _text_of(example: Any) -> str:
+    parts = []
+    for path, leaf in leaves_of(example):
+        if isinstance(leaf, Tensor | np.ndarray | np.generic):
+            array = leaf.numpy(force=True) if isinstance(leaf, Tensor) else np.asarray(leaf)
+            content = hashlib.sha256(array.tobytes()).hexdigest()
+        else:
+            content = repr(leaf) if isinstance(leaf, str | int | float) else type(leaf).__name__
+        parts.append(f"{path}={content}")
+    return ";".join(parts)
 
 
 def read_batches(
@@ -66,16 +103,19 @@ def read_batches(
     fingerprint: str,
     device: torch.device | str | None,
     shared: bool = False,
+    ranks: Ranks = ALONE,
 ) -> Generator[Any, None, None]:
     """Yield a batch for each of these steps of the plan with this fingerprint.
 
-    A draw of all examples is the columns themselves if they may be ``shared``, else a copy.
+    A draw of all examples is the columns themselves if they may be ``shared``, else a copy. Of
+    several ``ranks`` each gets the draw from its own part of the examples.
     """
+    part = ranks.part_of(len(columns))
     for step in steps:
-        rows = sampler.draw(len(columns), bits)
-        draw = Draw(fingerprint, step, len(rows))
-        if shared and len(rows) == len(columns):
-            batch = columns.whole(device)  # in their order: draws are sorted
+        rows = sampler.draw_part(len(columns), part, bits)
+        draw = Draw(fingerprint, step, len(rows), rank=ranks.rank, ranks=ranks.size)
+        if shared and len(rows) == len(part):
+            batch = columns.span(part, device)  # in their order: draws are sorted
         else:
             batch = columns.rows(rows, device)
         yield marked(batch, draw)

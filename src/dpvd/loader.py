@@ -19,6 +19,7 @@ from dpvd.batches import Columns
 from dpvd.errors import DpvdError
 from dpvd.grads import as_batch, rows
 from dpvd.mechanisms import Draw, handed_out, marked
+from dpvd.ranks import Ranks
 
 __all__ = ["Collate", "DrawsInPasses", "PlannedLoader", "as_dataset"]
 
@@ -90,11 +91,13 @@ class DrawsInPasses(Sampler[list[int]]):
         fingerprint: str,
         steps: int,
         start: int,
+        ranks: Ranks,
     ) -> None:
         self._draw_from = draw_from
         self._pass_ends = pass_ends
         self._fingerprint = fingerprint
         self._steps = steps
+        self._ranks = ranks
         self.position = start
         self.pending: deque[Draw] = deque()
         self._length = max(1, pass_ends(start) - start)
@@ -121,7 +124,10 @@ class DrawsInPasses(Sampler[list[int]]):
         positions = self._draw_from(start)
         for step in range(start, end):
             drawn = next(positions)
-            pending.append(Draw(self._fingerprint, step, len(drawn)))
+            ranks = self._ranks
+            pending.append(
+                Draw(self._fingerprint, step, len(drawn), rank=ranks.rank, ranks=ranks.size)
+            )
             yield drawn
 
 

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from dp_accounting import DpEvent
 
-from dpvd.batches import Columns, prefetched, read_batches
+from dpvd.batches import Columns, prefetched, read_batches, sample_of
 from dpvd.errors import (
     Choice,
     DpvdError,
@@ -47,6 +47,10 @@ from dpvd.privacy import (
     steps_for,
     steps_in,
 )
+from dpvd.ranks import Ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["NoiseKind", "PrivacyPlan"]
 
@@ -54,6 +58,8 @@ __all__ = ["NoiseKind", "PrivacyPlan"]
 LARGE_DELTA = (
     "whole examples, which a delta that is not below one over their number allows to be published"
 )
+
+_SAME_DATA = "give every process all examples, in the same order"
 
 COUNT = "the number of gradients within the clip norm"  # what adaptive clipping releases, too
 
@@ -210,6 +216,7 @@ class PrivacyPlan:
         device: torch.device | str | None = None,
         prefetch: bool = False,
         shared: bool = False,
+        group: "ProcessGroup | None" = None,
     ) -> Iterator[Any]:
         """The batches of the plan's steps, drawn by the sampler that the account assumes.
 
@@ -229,13 +236,19 @@ class PrivacyPlan:
             shared: give a draw of all examples as the data themselves, not as a copy. It saves
                 time and memory where every step takes all examples; nothing may write to the
                 batches then.
+            group: of the processes that train together. Each gives all the data, in the same order,
+                and gets what was drawn from its own part of them, which is all it reads.
 
         Raises:
             DpvdError: if the data are not tensors of the plan's length, ``bits`` are not of the
-                plan's kind, or the plan has no step ``start``.
+                plan's kind, or the plan has no step ``start``; or if processes have other data.
         """
-        columns = self.check_data(data)
-        self._check_start(start)
+        ranks = Ranks(group)
+        with ranks.together():
+            columns = self.check_data(data)
+            self._check_start(start)
+            self._check_ranks(ranks)
+        ranks.check_same({"the data": sample_of(columns) if ranks.are_several else ""}, _SAME_DATA)
         if bits is not None:
             self.check_source(bits, "bits")
         stream = self._sampling_bits(len(columns), start) if bits is None else bits
@@ -247,6 +260,7 @@ class PrivacyPlan:
             fingerprint=self.fingerprint,
             device=device,
             shared=shared,
+            ranks=ranks,
         )
         if prefetch and not isinstance(stream, SeededBits):
             batches = prefetched(batches)
@@ -264,6 +278,7 @@ class PrivacyPlan:
         prefetch_factor: int | None = None,
         worker_init_fn: Callable[[int], None] | None = None,
         multiprocessing_context: Any = None,
+        group: "ProcessGroup | None" = None,
     ) -> PlannedLoader:
         """A ``torch.utils.data.DataLoader`` whose batches are the plan's draws.
 
@@ -282,21 +297,27 @@ class PrivacyPlan:
             pin_memory: as of torch's DataLoader, and so are ``persistent_workers``,
                 ``prefetch_factor``, ``worker_init_fn`` and ``multiprocessing_context``.
             start: how many steps have been taken already (``step.position``).
+            group: of the processes that train together; see :meth:`batches`.
 
         Raises:
             DpvdError: if examples cannot be had by number, they are not as many as the plan says,
-                or the plan has no step ``start``.
+                or the plan has no step ``start``; or if processes have other data.
         """
-        examples = as_dataset(dataset)
-        self._check_length(len(examples))
-        self._check_start(start)
+        ranks = Ranks(group)
+        with ranks.together():
+            examples = as_dataset(dataset)
+            self._check_length(len(examples))
+            self._check_start(start)
+            self._check_ranks(ranks)
+        ranks.check_same({"the data": sample_of(examples) if ranks.are_several else ""}, _SAME_DATA)
 
         def draw_from(step: int) -> Iterator[list[int]]:
             count = len(examples)
             self._check_length(count)
             stream = self._sampling_bits(count, step)
             while True:
-                drawn: list[int] = self.sampler.draw(count, stream).tolist()
+                part = ranks.part_of(count)
+                drawn: list[int] = self.sampler.draw_part(count, part, stream).tolist()
                 yield drawn
 
         draws = DrawsInPasses(
@@ -305,6 +326,7 @@ class PrivacyPlan:
             fingerprint=self.fingerprint,
             steps=self.steps,
             start=start,
+            ranks=ranks,
         )
         options = {
             "num_workers": num_workers,
@@ -330,6 +352,15 @@ class PrivacyPlan:
             raise DpvdError(
                 f"start must be a whole number from 0 to the plan's {self.steps} steps, got"
                 f" {start!r}"
+            )
+
+    def _check_ranks(self, ranks: Ranks) -> None:
+        """Raise where several processes cannot draw what one would."""
+        if ranks.are_several and self.sampling is SamplingKind.FIXED_SIZE:
+            raise DpvdError(
+                "batches of a fixed size are drawn from all examples at once, which several"
+                " processes with secret bits of their own cannot do: take sampling='poisson', or"
+                " train in one process"
             )
 
     def check_source(self, bits: BitSource, name: str) -> None:

@@ -9,6 +9,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 from tests.faults import (
     clipping_faults,
     contract_faults,
+    distributed_faults,
     estimator_faults,
     isolation_faults,
     mechanisms_faults,
@@ -76,7 +77,7 @@ FAULTS = [
         "noise on the weights, and the sum after it",
         UPDATE,
         {
-            "        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)\n": "        zeros = "
+            "        self._add_noise(noise, bits, scales, direct)\n": "        zeros = "
             "{name: torch.zeros_like(total) for name, total in self._sums.items()}\n"
             "        release_sums(zeros, noise, bits, scales=scales, parameters=direct)\n"
             "        for name, parameter in direct.items():\n"
@@ -136,7 +137,7 @@ FAULTS = [
         "batches.py",
         {
             "    for step in steps:\n": "    examples = len(columns)\n    order = []\n    for step in steps:\n",
-            "rows = sampler.draw(len(columns), bits)": "order[:] = order or "
+            "rows = sampler.draw_part(len(columns), part, bits)": "order[:] = order or "
             "torch.randperm(examples).split(round(examples * sampler.sampling_prob))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
@@ -188,8 +189,9 @@ FAULTS = [
         "ledger written after release",
         STEP,
         {
-            "            self._charge(draw)\n"
+            "                self._charge(draw)\n"
             "            self.update.release(noise, self._noise, kl_by_name)\n": ""
+            "                pass\n"
             "            self.update.release(noise, self._noise, kl_by_name)\n"
             "            self._charge(draw)\n",
         },
@@ -273,6 +275,7 @@ FAULTS = [
     ),
     *clipping_faults.FAULTS,
     *contract_faults.FAULTS,
+    *distributed_faults.FAULTS,
     *estimator_faults.FAULTS,
     *isolation_faults.FAULTS,
     *mechanisms_faults.FAULTS,

@@ -22,7 +22,7 @@ NOISE = [
         "no noise on parameters that a batch does not reach",
         UPDATE,
         {
-            "        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)\n": "        reached = "
+            "        self._add_noise(noise, bits, scales, direct)\n": "        reached = "
             "{name: total for name, total in self._sums.items() if total.any()}\n"
             "        release_sums(reached, noise, bits, scales=scales, parameters=direct)\n"
         },
@@ -89,8 +89,8 @@ BATCHES = [
     ),
     Fault(
         "every process of a group with the whole budget",
-        STEP,
-        {"ranks > 1:\n": "False:\n"},
+        "ranks.py",
+        {"    if size > 1:\n": "    if False:\n"},
         TEST_PROVENANCE + "test_a_process_group_that_begins_later_is_refused_too",
     ),
 ]
@@ -100,7 +100,7 @@ LOADER = [
         "batches of a loader marked as the draw after theirs",
         "loader.py",
         {
-            "Draw(self._fingerprint, step, len(drawn))": "Draw(self._fingerprint, step + 1, len(drawn))"
+            "Draw(self._fingerprint, step, len(drawn)": "Draw(self._fingerprint, step + 1, len(drawn)"
         },
         TEST_LOADER + "TestDraws::test_they_are_those_of_the_plan_in_order[2]",
     ),
@@ -114,10 +114,10 @@ LOADER = [
         "the same secret draws in every pass",
         PLAN,
         {
-            "                drawn: list[int] = self.sampler.draw(count, stream).tolist()\n": ""
+            "                drawn: list[int] = self.sampler.draw_part(count, part, stream).tolist()\n": ""
             "                stream = SeededBits(step % 5, 'sampling')\n"
             "                step += 1\n"
-            "                drawn: list[int] = self.sampler.draw(count, stream).tolist()\n"
+            "                drawn: list[int] = self.sampler.draw_part(count, part, stream).tolist()\n"
         },
         TEST_LOADER + "TestDraws::test_secret_draws_are_not_repeated",
     ),

@@ -10,6 +10,7 @@ from dpvd.mechanisms.drawn import (
     handed_out,
     marked,
 )
+from dpvd.mechanisms.joint import release_jointly
 from dpvd.mechanisms.noise import (
     GridNoise,
     check_noise,
@@ -36,6 +37,7 @@ __all__ = [
     "handed_out",
     "marked",
     "noise_on_grid",
+    "release_jointly",
     "release_sums",
     "standard_normal",
 ]

@@ -26,15 +26,19 @@ class Draw:
     Attributes:
         plan: fingerprint of the plan.
         step: the step of the plan that it was drawn for, from 0.
-        size: how many examples were drawn.
+        size: how many examples were drawn; by this process, if several draw.
         used: whether a step has been taken with it; a second one would not be covered by the
             account.
+        rank: which of several processes drew it, of its own part of the examples.
+        ranks: how many processes draw together.
     """
 
     plan: str
     step: int
     size: int
     used: bool = False
+    rank: int = 0
+    ranks: int = 1
 
 
 class DrawnBatch(tuple[Any, ...]):
@@ -151,7 +155,9 @@ def handed_out(batches: Iterator[Any]) -> Generator[Any, None, None]:
         del known, batch
 
 
-def check_draw(batch: Any, count: int, plan: str, position: int) -> Draw:
+def check_draw(
+    batch: Any, count: int, plan: str, position: int, *, rank: int = 0, ranks: int = 1
+) -> Draw:
     """The draw that a batch is, which must be the plan's next one.
 
     Args:
@@ -159,6 +165,8 @@ def check_draw(batch: Any, count: int, plan: str, position: int) -> Draw:
         count: how many examples it has.
         plan: fingerprint of the step's plan.
         position: number of the plan's steps consumed.
+        rank: which of several processes takes the step.
+        ranks: how many processes take it together.
 
     Raises:
         DpvdError: if it is another draw, no draw, or not as it was drawn.
@@ -184,6 +192,13 @@ def check_draw(batch: Any, count: int, plan: str, position: int) -> Draw:
     if draw.plan != plan:
         raise DpvdError(
             "this batch was drawn for another plan: take batches from the plan of this step"
+        )
+    if (draw.rank, draw.ranks) != (rank, ranks):
+        raise DpvdError(
+            f"this batch was drawn by process {draw.rank} of {draw.ranks}, but the step is taken by"
+            f" process {rank} of {ranks}: give the same group to the step and to plan.batches or"
+            " plan.loader, or examples would take part more than once, or not as often as the"
+            " account assumes"
         )
     if draw.used:
         raise DpvdError("this batch was used before: the account covers one step for each draw")

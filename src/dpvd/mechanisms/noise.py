@@ -135,7 +135,7 @@ def standard_normal(count: int, bits: BitSource) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Chunk:
+class Chunk:
     """Entries with one draw of noise: of one type, at one scale, all with parameters or none."""
 
     scale: float
@@ -192,46 +192,46 @@ def release_sums(
         Dwork and Roth (2014), "The algorithmic foundations of differential privacy", Appendix A.
     """
     check_noise(noise, sums)
-    chunks = _chunks(sums, scales, parameters)
-    secured = [_secure(exact_bytes_for(chunk.count), bits) for chunk in chunks]
+    chunks = chunks_of(sums, scales, parameters)
+    secured = [secure(exact_bytes_for(chunk.count), bits) for chunk in chunks]
     for chunk, randomness in zip(chunks, secured, strict=True):
         scale = GridScale(noise.unit, noise.std, chunk.scale)
-        flat_sums = _flat(chunk.sums)
+        flat_sums = flat(chunk.sums)
         if len(chunk.sums) > 1 and chunk.parameters:
             _release_small(chunk, flat_sums, scale, randomness)
             continue
-        flat_parameters = _flat(chunk.parameters) if chunk.parameters else None
-        _release(flat_sums, flat_parameters, scale, randomness)
-        _give_back(flat_sums, chunk.sums)
+        flat_parameters = flat(chunk.parameters) if chunk.parameters else None
+        release(flat_sums, flat_parameters, scale, randomness)
+        give_back(flat_sums, chunk.sums)
         if flat_parameters is not None:
-            _give_back(flat_parameters, chunk.parameters)
+            give_back(flat_parameters, chunk.parameters)
 
 
-def _chunks(
+def chunks_of(
     sums: Mapping[str, Tensor],
     scales: Mapping[str, float],
     parameters: Mapping[str, Tensor],
-) -> list[_Chunk]:
+) -> list[Chunk]:
     """Large sums each by itself, in order, then small ones by what they have in common."""
-    large: list[_Chunk] = []
-    small: dict[tuple[torch.dtype, float, bool], _Chunk] = {}
+    large: list[Chunk] = []
+    small: dict[tuple[torch.dtype, float, bool], Chunk] = {}
     for name, total in sums.items():
         if total.numel() >= _SMALL:
-            chunk = _Chunk(scales[name], [], [])
+            chunk = Chunk(scales[name], [], [])
             large.append(chunk)
         else:
             kind = total.dtype, scales[name], name in parameters
-            chunk = small.setdefault(kind, _Chunk(scales[name], [], []))
+            chunk = small.setdefault(kind, Chunk(scales[name], [], []))
         chunk.sums.append(total)
         if name in parameters:
             chunk.parameters.append(parameters[name])
     return [*large, *small.values()]
 
 
-_Bytes = npt.NDArray[np.uint8]
+Randomness = list[Window] | npt.NDArray[np.uint8]
 
 
-def _secure(size: int, bits: BitSource) -> list[Window] | _Bytes:
+def secure(size: int, bits: BitSource) -> Randomness:
     """Random bytes that nobody else gets: as windows of a key stream if the source has one."""
     if isinstance(bits, KeyedBits):
         return bits.windows(size, EXACT_BLOCK_BYTES)
@@ -240,11 +240,11 @@ def _secure(size: int, bits: BitSource) -> list[Window] | _Bytes:
     return raw
 
 
-def _release(
+def release(
     sums: Tensor,
     parameters: Tensor | None,
     scale: GridScale,
-    randomness: list[Window] | _Bytes,
+    randomness: Randomness,
 ) -> None:
     """Noise for flat tensors on the CPU."""
     totals = sums.numpy()
@@ -262,10 +262,10 @@ def _release(
 
 
 def _release_small(
-    chunk: _Chunk, flat_sums: Tensor, scale: GridScale, randomness: list[Window] | _Bytes
+    chunk: Chunk, flat_sums: Tensor, scale: GridScale, randomness: Randomness
 ) -> None:
     """Noise for many small sums at once; few calls count for more here than a pass over memory."""
-    _release(flat_sums, None, scale, randomness)
+    release(flat_sums, None, scale, randomness)
     changes = [
         part.view(parameter.shape).to(parameter.device)
         for part, parameter in zip(
@@ -278,7 +278,7 @@ def _release_small(
     torch._foreach_zero_(chunk.sums)
 
 
-def _flat(tensors: list[Tensor]) -> Tensor:
+def flat(tensors: list[Tensor]) -> Tensor:
     """All entries, one after the other, on the CPU; the memory of a single tensor that lies so."""
     if len(tensors) == 1:
         only = tensors[0].detach()
@@ -288,8 +288,8 @@ def _flat(tensors: list[Tensor]) -> Tensor:
     return torch.cat(entries)
 
 
-def _give_back(flat: Tensor, tensors: list[Tensor]) -> None:
-    """Write into the tensors what `_flat` took out of them."""
+def give_back(flat: Tensor, tensors: list[Tensor]) -> None:
+    """Write into the tensors what `flat` took out of them."""
     if flat.data_ptr() == tensors[0].data_ptr():
         # autograd cannot see a write through NumPy
         torch.autograd.graph.increment_version(tensors[0])

@@ -7,12 +7,13 @@ same kind of cryptographic source as the noise.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from dp_accounting import DpEvent
 from torch import Tensor
 
 from dpvd.errors import DpvdError, positive_int
-from dpvd.mechanisms.bits import BitSource, random_words
+from dpvd.mechanisms.bits import BitSource, SeededBits, random_words
 from dpvd.privacy import (
     fixed_size_event,
     fixed_size_in_words,
@@ -21,6 +22,8 @@ from dpvd.privacy import (
 )
 
 __all__ = ["FixedSizeSampler", "PoissonSampler", "Sampler"]
+
+WORD_BYTES = 8  # of a random word
 
 
 @dataclass(frozen=True)
@@ -55,18 +58,27 @@ class PoissonSampler:
 
     def draw(self, examples: int, bits: BitSource) -> Tensor:
         """Return the sorted indices of one step's examples, int64, each below ``examples``."""
+        return self.draw_part(examples, range(examples), bits)
+
+    def draw_part(self, examples: int, part: range, bits: BitSource) -> Tensor:
+        """Return those indices of one step's examples that lie in ``part``, sorted.
+
+        Every example is drawn by itself, so parts that are drawn by several processes, each with
+        bits of its own, are together one draw of all examples. Of a seeded stream each example has
+        its place, so that the draw is the same whoever makes it.
+        """
         positive_int(examples=examples)
         if self.sampling_prob == 1:
-            return torch.arange(examples, device="cpu")
+            return torch.arange(part.start, part.stop, device="cpu")
         # Exact: a power of two scales without rounding.
         threshold = np.uint64(int(self.sampling_prob * 2.0**64))
-        words = random_words(examples, bits)
-        drawn = np.flatnonzero(words < threshold)
+        words = _words_of_part(examples, part, bits)
+        drawn = np.flatnonzero(words < threshold) + part.start
         return torch.from_numpy(drawn)
 
     def bytes_per_draw(self, examples: int) -> int:
         """Return how many random bytes a draw takes."""
-        return 0 if self.sampling_prob == 1 else 8 * examples
+        return 0 if self.sampling_prob == 1 else WORD_BYTES * examples
 
     def event(self, noise_multiplier: float, steps: int) -> DpEvent:
         """Return what the accountant has to account for after this many steps."""
@@ -134,6 +146,15 @@ class FixedSizeSampler:
         smallest = np.argpartition(keys, self.batch_size - 1)[: self.batch_size]
         return torch.from_numpy(np.sort(smallest))
 
+    def draw_part(self, examples: int, part: range, bits: BitSource) -> Tensor:
+        """Return those indices of one step's examples that lie in ``part``, sorted.
+
+        Whether one example is drawn depends on the others, so parts that are drawn by several
+        processes are one draw only if all of these have the same bits.
+        """
+        drawn = self.draw(examples, bits)
+        return drawn[(drawn >= part.start) & (drawn < part.stop)]
+
     def bytes_per_draw(self, examples: int) -> int:
         """Return how many random bytes a draw takes."""
         return 8 * examples
@@ -155,6 +176,17 @@ class FixedSizeSampler:
         if examples != self.examples:
             raise DpvdError(f"this sampler is for {self.examples} examples, got {examples}")
         return float(self.batch_size)
+
+
+def _words_of_part(examples: int, part: range, bits: BitSource) -> npt.NDArray[np.uint64]:
+    """One random word for each example of a part; a seeded stream then stands after all of them."""
+    if not isinstance(bits, SeededBits):
+        return random_words(len(part), bits)
+    begin = bits.position
+    bits.position = begin + WORD_BYTES * part.start
+    words = random_words(len(part), bits)
+    bits.position = begin + WORD_BYTES * examples
+    return words
 
 
 Sampler = PoissonSampler | FixedSizeSampler

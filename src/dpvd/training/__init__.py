@@ -8,6 +8,7 @@ from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
 from dpvd.training.checks import BatchOrigin
 from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit, has_begun
+from dpvd.training.group import share_weights
 from dpvd.training.private import check_sampler, make_private, planned_like
 from dpvd.training.recipe import OptimizerKind, Recipe
 from dpvd.training.schedules import Decay, Schedule
@@ -39,4 +40,5 @@ __all__ = [
     "make_private",
     "planned_like",
     "remember",
+    "share_weights",
 ]

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -16,11 +16,15 @@ from dpvd.mechanisms import SeededBits
 from dpvd.nn import noise_from
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon_curve
+from dpvd.ranks import Ranks
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimizer
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 from dpvd.tree import leaves_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["CHECKPOINT", "LEDGER", "FitResult", "Progress", "fit", "has_begun"]
 
@@ -80,6 +84,7 @@ def fit(
     prefetch: bool = False,
     isolation: Isolation | str = Isolation.CHECKED,
     shared: bool = False,
+    group: "ProcessGroup | None" = None,
 ) -> FitResult:
     """Train a model under a plan.
 
@@ -118,6 +123,8 @@ def fit(
             ``PrivateStep``.
         shared: take steps on all examples without a copy of the data, for models that do not write
             to their inputs; see ``PrivacyPlan.batches``.
+        group: of the processes that train together, each of which calls this with the same data;
+            see ``PrivateStep``. All of them read ``folder``, the first of them writes there.
 
     Raises:
         DpvdError: if the data does not fit the plan, the model's account has no step of the plan
@@ -129,7 +136,17 @@ def fit(
     place = None if folder is None else Path(folder)
     moved_by = recipe.make_optimizer(model.parameters()) if optimizer is None else optimizer
     run = _Run(
-        model, plan, recipe, loss_fn, moved_by, generator, place, resume, micro_batch, isolation
+        model,
+        plan,
+        recipe,
+        loss_fn,
+        moved_by,
+        generator,
+        place,
+        resume,
+        micro_batch,
+        isolation,
+        Ranks(group),
     )
     points = _evaluation_points(plan.steps, evaluations)
     started = time.monotonic()
@@ -147,6 +164,7 @@ def fit(
             device=run.device,
             prefetch=prefetch,
             shared=shared,
+            group=group,
         )
         for batch in batches:
             run.take(batch)
@@ -226,8 +244,10 @@ class _Run:
         resume: bool,
         micro_batch: int | None,
         isolation: Isolation | str,
+        ranks: Ranks,
     ) -> None:
         self.model = model
+        self.ranks = ranks
         self.plan = plan
         self.recipe = recipe
         self.folder = folder
@@ -235,6 +255,9 @@ class _Run:
         self.generator = torch.Generator() if generator is None else generator
         if generator is None:
             self.generator.seed()
+        elif not ranks.is_first:
+            # The layers' noise of other examples is other noise.
+            self.generator.manual_seed(generator.initial_seed() + ranks.rank)
         self.noise = plan.bits("noise")
         self.sampling = plan.bits("sampling")
         schedule = recipe.schedule(plan)
@@ -246,7 +269,8 @@ class _Run:
         if resume and folder is None:
             raise DpvdError("to resume, name the folder of the run")
         self._made_folder = folder is not None and not folder.exists()
-        ledger = _open_ledger(plan, folder, resume)
+        with ranks.together():
+            ledger = _open_ledger(plan, folder, resume) if ranks.is_first else None
         try:
             self.step = PrivateStep(
                 model,
@@ -258,6 +282,7 @@ class _Run:
                 noise=self.noise,
                 micro_batch=micro_batch,
                 isolation=isolation,
+                group=ranks.group,
             )
             if resume:
                 self._restore()
@@ -362,12 +387,11 @@ class _Run:
 
     def _restore(self) -> None:
         assert self.folder is not None  # checked before
-        assert self.step.ledger is not None
         if self.step.charged == 0 and not (self.folder / CHECKPOINT).exists():
             return  # nothing had begun
         saved = Checkpoint.load(self.folder / CHECKPOINT)
         facts = saved.facts
-        if facts["fingerprint"] != self.step.ledger.fingerprint:
+        if facts["fingerprint"] != self.plan.fingerprint:
             raise DpvdError(
                 f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it"
             )
@@ -380,7 +404,10 @@ class _Run:
         self.average.count = facts["averaged"]
         self.average.mean_zeta2 = facts["mean_zeta2"]
         restore_optimizer(self.step.optimizer, saved.part("optimizer"), facts["optimizer"])
-        self.generator.set_state(saved.tensors["generator"])
+        if self.ranks.is_first:  # each process draws noise of its own for its own examples
+            self.generator.set_state(saved.tensors["generator"])
+        else:
+            self.generator.seed()
         self.history = facts["history"]
         self.step.load_state_dict(facts["step"])
         if isinstance(self.sampling, SeededBits):

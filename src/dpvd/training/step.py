@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from enum import StrEnum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from dp_accounting import DpEvent
@@ -38,6 +38,7 @@ from dpvd.mechanisms import (
 from dpvd.nn import KLGradient, kl_gradients
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger
+from dpvd.ranks import Ranks, refuse_untold_group
 from dpvd.training.account import Account
 from dpvd.training.checks import (
     BatchOrigin,
@@ -45,8 +46,12 @@ from dpvd.training.checks import (
     check_steps_on_gradients,
     check_tied,
 )
+from dpvd.training.group import check_ranks, check_same_weights
 from dpvd.training.quantile import QuantileCount
 from dpvd.training.update import Update, check_parameters, tell_noise
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 __all__ = ["Earlier", "PrivateStep"]
 
@@ -105,11 +110,15 @@ class PrivateStep:
             their norms and their sum; what does not fit is computed again.
         batches: where batches come from.
         earlier: what to make of private steps that the model remembers from before.
+        group: of the processes that train together, such as ``torch.distributed.group.WORLD``. All
+            of them start from the same weights, take their batches from
+            ``plan.batches(..., group=group)`` and end with the same weights; the first of them
+            has the ledger.
 
     Raises:
         DpvdError: if the model cannot be trained privately, the optimizer holds other parameters,
-            the ledger is of another plan, the noise is not of the plan's kind, or several processes
-            train together.
+            the ledger is of another plan, the noise is not of the plan's kind, several processes
+            train and no group was given, or they disagree about what to train.
     """
 
     def __init__(
@@ -127,7 +136,10 @@ class PrivateStep:
         kept_mb: float = 64.0,
         batches: BatchOrigin | str = BatchOrigin.PLANNED,
         earlier: Earlier | str = Earlier.CHARGED,
+        group: "ProcessGroup | None" = None,
     ) -> None:
+        self._ranks = Ranks(group)
+        refuse_untold_group(self._ranks)
         self._batches = choice(batches, BatchOrigin, "batches")
         other_data = choice(earlier, Earlier, "earlier") is Earlier.OTHER_DATA
         self._plan = plan
@@ -151,8 +163,8 @@ class PrivateStep:
         check_steps_on_gradients(optimizer)
         check_parameters(optimizer, self.parameters)
         self._tied = check_tied(model, optimizer)
-        _refuse_process_group()
-        self.update = Update(optimizer, plan.batch_size)
+        check_ranks(self._ranks, model, plan, batches=self._batches, ledger=ledger)
+        self.update = Update(optimizer, plan.batch_size, self._ranks)
         if not model.training:
             log.warning(
                 "the model is in eval mode: dropout is off, and so it will be trained; call"
@@ -166,7 +178,8 @@ class PrivateStep:
         self.zeta = 0.0  # the scale that tied layers had in the last step
         # Writing the ledger at every step would cost time; a crash loses at most one block, a
         # hundredth of the run.
-        self._block = 1 if ledger is None else max(1, plan.steps // 100)
+        has_ledger = bool(self._ranks.largest(int(ledger is not None)))
+        self._block = max(1, plan.steps // 100) if has_ledger else 1
         self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
         self._catch_up()
         if self._account.changed_before():
@@ -181,23 +194,27 @@ class PrivateStep:
                 something in model, loss or optimizer is not as it must be; nothing was charged and
                 nothing has changed then.
         """
-        _refuse_process_group()
-        if self._prepaid == 0 and self.charged >= self.plan.steps:
-            raise DpvdError(
-                f"the plan's {self.plan.steps} steps are used up: one more would pass its budget"
-            )
-        examples = as_batch(batch)
-        draw = self._draw_of(batch, batch_size(examples))
-        # Asked once in a step: it looks at every module.
-        grouping = self.clipper.current_grouping() if self.plan.private else None
-        parameters = self.parameters if grouping is None else grouping.parameters
-        check_parameters(self.optimizer, parameters)
-        self._notice_changes()
+        refuse_untold_group(self._ranks)
+        with self._ranks.together():
+            if self._prepaid == 0 and self.charged >= self.plan.steps:
+                raise DpvdError(
+                    f"the plan's {self.plan.steps} steps are used up: one more would pass its"
+                    " budget"
+                )
+            examples = as_batch(batch)
+            draw = self._draw_of(batch, batch_size(examples))
+            # Asked once in a step: it looks at every module.
+            grouping = self.clipper.current_grouping() if self.plan.private else None
+            parameters = self.parameters if grouping is None else grouping.parameters
+            check_parameters(self.optimizer, parameters)
+            self._notice_changes()
         if grouping is None:
             self._ordinary_step(examples, draw, parameters)
         else:
             self._private_step(examples, draw, grouping)
         self._taken += 1
+        if self._is_looked_at():
+            check_same_weights(self._ranks, self._model)
         self._account.accept_weights(closely=self._is_looked_at())
         self._account.note_step(drawn=draw is not None, isolation=self._isolation())
 
@@ -206,14 +223,16 @@ class PrivateStep:
         check_noise(noise, grouping.parameters)
         self._tie_scale(noise.std)
         try:
-            self.update.begin(grouping.parameters)
-            self._begin_count()
-            for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
-                self.update.add(part)
-                self._count(part)
-                del part  # free its memory before the next one is made
-            kl_by_name = self._kl_gradients()
-            self._charge(draw)
+            with self._ranks.together():
+                self.update.begin(grouping.parameters)
+                self._begin_count()
+                for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
+                    self.update.add(part)
+                    self._count(part)
+                    del part  # free its memory before the next one is made
+                kl_by_name = self._kl_gradients()
+            with self._ranks.together():  # no process goes on before the first one's ledger
+                self._charge(draw)
             self.update.release(noise, self._noise, kl_by_name)
             self._adapt_clip_norm()
         except BaseException as problem:
@@ -391,9 +410,10 @@ class PrivateStep:
 
     def _catch_up(self) -> None:
         """Let ledger and account agree: each may have missed what the other knows."""
+        known = 0 if self._ledger is None else self._ledger.charged
+        self._account.charge_up_to(self._ranks.largest(max(known, self.charged)))
         if self._ledger is None:
             return
-        self._account.charge_up_to(self._ledger.charged)
         behind = self.charged - self._ledger.charged
         if behind > 0:
             log.warning(
@@ -428,7 +448,15 @@ class PrivateStep:
     def _draw_of(self, batch: Any, count: int) -> Draw | None:
         """The draw that a batch is; None where the caller declares the batches."""
         if self._batches is BatchOrigin.PLANNED:
-            return check_draw(batch, count, self.plan.fingerprint, self.position)
+            ranks = self._ranks
+            return check_draw(
+                batch,
+                count,
+                self.plan.fingerprint,
+                self.position,
+                rank=ranks.rank,
+                ranks=ranks.size,
+            )
         check_declared(count, self.plan)
         return None
 
@@ -446,15 +474,21 @@ class PrivateStep:
         """Without noise there is nothing to clip for: the summed gradient over the batch size."""
         self._tie_scale(0.0)
         totals = dict[str, Tensor]()
-        for name, kl_gradient in self._kl_gradients().items():
-            totals[name] = torch.zeros_like(parameters[name])
-            kl_gradient.add_to(totals[name], 1.0)
-        for part in micro_batches(batch, self.micro_batch):
-            loss = losses_of(self.model, self.loss_fn, part).sum() / self.plan.batch_size
-            found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
-            for name, gradient in zip(parameters, found, strict=True):
-                totals[name] = totals[name] + gradient if name in totals else gradient
-        self._charge(draw)
+        with self._ranks.together():
+            # Of several processes one adds it: their sums are added up.
+            kl_by_name = self._kl_gradients() if self._ranks.is_first else {}
+            for name, kl_gradient in kl_by_name.items():
+                totals[name] = torch.zeros_like(parameters[name])
+                kl_gradient.add_to(totals[name], 1.0)
+            for part in micro_batches(batch, self.micro_batch):
+                loss = losses_of(self.model, self.loss_fn, part).sum() / self.plan.batch_size
+                found = torch.autograd.grad(loss, list(parameters.values()), materialize_grads=True)
+                for name, gradient in zip(parameters, found, strict=True):
+                    totals[name] = totals[name] + gradient if name in totals else gradient
+        for name in parameters:
+            self._ranks.add_up(totals[name])
+        with self._ranks.together():
+            self._charge(draw)
         for name, parameter in parameters.items():
             parameter.grad = totals[name]
         tell_noise(self.optimizer, parameters, 0.0, Jacobian())
@@ -467,16 +501,3 @@ class PrivateStep:
         if weight == 0 or is_point:
             return {}
         return kl_gradients(self.model, weight / self.plan.examples)
-
-
-def _refuse_process_group() -> None:
-    """Raise among several ranks: each would train its own model under the whole budget."""
-    distributed = torch.distributed
-    if not distributed.is_available() or not distributed.is_initialized():
-        return
-    ranks = distributed.get_world_size()
-    if ranks > 1:
-        raise DpvdError(
-            f"a process group of {ranks} ranks is not supported: each rank would train a model of "
-            "its own under the whole budget. Train in one process"
-        )

@@ -7,8 +7,9 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.grads import ClippedGradients, Jacobian
-from dpvd.mechanisms import BitSource, GridNoise, release_sums
+from dpvd.mechanisms import BitSource, GridNoise, release_jointly, release_sums
 from dpvd.nn import KLGradient
+from dpvd.ranks import ALONE, Ranks
 from dpvd.training.adam_bc import NoiseAware
 
 __all__ = ["Update", "check_parameters", "tell_noise"]
@@ -42,11 +43,15 @@ class Update:
     Args:
         optimizer: what moves the parameters.
         batch_size: S.
+        ranks: the processes whose sums make one step.
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, batch_size: int) -> None:
+    def __init__(
+        self, optimizer: torch.optim.Optimizer, batch_size: int, ranks: Ranks = ALONE
+    ) -> None:
         self.optimizer = optimizer
         self.batch_size = batch_size
+        self._ranks = ranks
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._jacobian = Jacobian()
         self._sums: dict[str, Tensor] = {}  # of the parameters' shapes
@@ -107,7 +112,7 @@ class Update:
             # Before the noise: ∂KL reads the parameter as it was.
             _add_kl_gradient(kl_gradients, name, parameter, -rates[name])
         scales = {name: -rate / self.batch_size for name, rate in rates.items()}
-        release_sums(self._sums, noise, bits, scales=scales, parameters=direct)
+        self._add_noise(noise, bits, scales, direct)
         for name, parameter in self._parameters.items():
             parameter.grad = None  # the optimizer has nothing left to do
             if name in jacobian:
@@ -122,13 +127,28 @@ class Update:
     ) -> None:
         """Any other optimizer: J · noisy sum / S + ∂KL becomes the gradient."""
         scales = dict.fromkeys(self._sums, 1 / self.batch_size)
-        release_sums(self._sums, noise, bits, scales=scales, parameters={})
+        self._add_noise(noise, bits, scales, {})
         for name, parameter in self._parameters.items():
             mean = self._sums[name]
             self._jacobian.multiply_(name, mean)
             _add_kl_gradient(kl_gradients, name, mean, 1.0)
             parameter.grad = mean
         tell_noise(self.optimizer, self._parameters, noise.std / self.batch_size, self._jacobian)
+
+    def _add_noise(
+        self,
+        noise: GridNoise,
+        bits: BitSource,
+        scales: Mapping[str, float],
+        parameters: Mapping[str, Tensor],
+    ) -> None:
+        """The Gaussian mechanism on the sums: this process's, or those of all processes."""
+        if self._ranks.are_several:
+            release_jointly(
+                self._sums, noise, bits, scales=scales, parameters=parameters, ranks=self._ranks
+            )
+        else:
+            release_sums(self._sums, noise, bits, scales=scales, parameters=parameters)
 
     @torch.no_grad()
     def discard(self) -> None:

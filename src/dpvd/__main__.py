@@ -1,0 +1,5 @@
+"""``python -m dpvd``, which launchers such as torchrun start."""
+
+from dpvd.cli import main
+
+main()

@@ -1,0 +1,193 @@
+"""The processes that train one model together, and what they tell each other.
+
+Every process runs the same program, started by ``torchrun`` or another launcher of torch, and is
+one *rank* of a process group. A process by itself is a group of one, for which nothing here sends
+anything: the same code trains with one process and with many.
+"""
+
+import hashlib
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, distributed
+
+from dpvd.errors import DpvdError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+__all__ = ["ALONE", "Ranks", "refuse_untold_group"]
+
+_DIGEST = 32  # bytes
+
+
+class Ranks:
+    """A process group as the steps of a plan use it.
+
+    Guarantees:
+        All ranks call the same methods in the same order. What one of them raises inside
+        `together`, all of them raise: none waits for an answer that never comes.
+
+    Args:
+        group: of torch; None is this process alone.
+
+    >>> Ranks(None).part_of(10)
+    range(0, 10)
+    """
+
+    def __init__(self, group: "ProcessGroup | None") -> None:
+        self.group = group
+        self.rank = 0
+        self.size = 1
+        if group is not None:
+            self.rank = distributed.get_rank(group)
+            self.size = distributed.get_world_size(group)
+        if self.rank < 0:
+            raise DpvdError("this process is not a member of the group: give a group that it is in")
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this rank is the one that writes files and prints."""
+        return self.rank == 0
+
+    @property
+    def are_several(self) -> bool:
+        return self.size > 1
+
+    def part_of(self, count: int, rank: int | None = None) -> range:
+        """The consecutive things, of ``count``, that belong to a rank; this one if not given.
+
+        Every thing belongs to exactly one rank, whatever ``count`` is; parts differ by at most one.
+        """
+        which = self.rank if rank is None else rank
+        return range(count * which // self.size, count * (which + 1) // self.size)
+
+    @contextmanager
+    def together(self) -> Generator[None, None, None]:
+        """What one rank raises in this block, all ranks raise at its end."""
+        if not self.are_several:
+            yield
+            return
+        try:
+            yield
+        except BaseException:
+            # Nobody is left waiting; what the others raise there is no news here.
+            self._all_fine(False)
+            raise
+        if not self._all_fine(True):
+            raise DpvdError(
+                f"another process of the group stopped this step, and so does rank {self.rank}: its"
+                " own message says why"
+            )
+
+    def _all_fine(self, is_fine: bool) -> bool:
+        flag = self._numbers([int(is_fine)])
+        distributed.all_reduce(flag, op=distributed.ReduceOp.MIN, group=self.group)
+        return bool(flag.item())
+
+    def largest(self, value: int) -> int:
+        """The largest of the ranks' values."""
+        if not self.are_several:
+            return value
+        flag = self._numbers([value])
+        distributed.all_reduce(flag, op=distributed.ReduceOp.MAX, group=self.group)
+        return int(flag.item())
+
+    def check_same(self, facts: Mapping[str, str], remedy: str) -> None:
+        """Raise, on every rank, unless all ranks have the same facts.
+
+        Args:
+            facts: by what they are, texts of any length; all ranks have the same names.
+            remedy: what to do about a difference.
+
+        Raises:
+            DpvdError: naming the first fact that differs.
+        """
+        if not self.are_several or not facts:
+            return
+        digests = [hashlib.sha256(text.encode()).digest() for text in facts.values()]
+        own = self._numbers(list(b"".join(digests)))
+        everybody = [torch.empty_like(own) for _ in range(self.size)]
+        distributed.all_gather(everybody, own, group=self.group)
+        table = torch.stack(everybody).view(self.size, len(facts), _DIGEST)
+        same = (table == table[:1]).all(dim=2)  # [ranks, facts]
+        for index, name in enumerate(facts):
+            others = (~same[:, index]).nonzero().flatten().tolist()
+            if others:
+                raise DpvdError(
+                    f"the processes of the group disagree about {name} (rank 0 and rank"
+                    f" {others[0]}), so they would not train one model: {remedy}"
+                )
+
+    def sum_of_parts(self, outgoing: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Reduce and scatter: this rank's part of the sum of all ranks' vectors.
+
+        The ranks' parts are added in the order of the ranks, so the result does not depend on who
+        was faster. Each rank sends all of its vector but its own part.
+
+        Args:
+            outgoing: a vector whose first ``sizes[0]`` entries belong to rank 0, and so on.
+            sizes: how many entries belong to each rank.
+
+        Returns:
+            The sum, of ``sizes[rank]`` entries, in memory of its own.
+        """
+        own = sizes[self.rank]
+        incoming = outgoing.new_empty(self.size * own)
+        distributed.all_to_all_single(
+            incoming, outgoing, [own] * self.size, list(sizes), group=self.group
+        )
+        parts = incoming.view(self.size, own)
+        total = parts[0].clone()
+        for part in parts[1:]:
+            total += part
+        incoming.zero_()  # sums of other ranks, without noise
+        return total
+
+    def whole_of_parts(self, part: Tensor, sizes: Sequence[int], out: Tensor) -> None:
+        """Gather: write the parts of all ranks, one after the other, into ``out``."""
+        longest = max(sizes)
+        # torch gathers equal sizes; parts differ by a block of noise at most.
+        padded = part.new_zeros(longest)
+        padded[: len(part)] = part
+        everybody = [part.new_empty(longest) for _ in range(self.size)]
+        distributed.all_gather(everybody, padded, group=self.group)
+        torch.cat([found[:size] for found, size in zip(everybody, sizes, strict=True)], out=out)
+
+    def add_up(self, total: Tensor) -> None:
+        """Replace a tensor by the sum of all ranks' tensors."""
+        if self.are_several:
+            distributed.all_reduce(total, group=self.group)
+
+    def take_from_first(self, tensor: Tensor) -> None:
+        """Overwrite a tensor with that of the first rank."""
+        if self.are_several:
+            distributed.broadcast(tensor, group_src=0, group=self.group)
+
+    def _numbers(self, values: list[int]) -> Tensor:
+        """A message of whole numbers, where the group's backend can send it."""
+        name = distributed.get_backend(self.group)
+        return torch.tensor(values, dtype=torch.int64, device="cuda" if name == "nccl" else "cpu")
+
+
+ALONE = Ranks(None)
+"""This process, which trains by itself."""
+
+
+def refuse_untold_group(ranks: Ranks) -> None:
+    """Raise where several processes train and the step was not told: each would train its own.
+
+    Raises:
+        DpvdError: naming what to give.
+    """
+    if ranks.are_several or not distributed.is_available() or not distributed.is_initialized():
+        return
+    size = distributed.get_world_size()
+    if size > 1:
+        raise DpvdError(
+            f"this is one of {size} processes, and the step was not told: each would train a model"
+            " of its own under the whole budget. Give group=torch.distributed.group.WORLD to the"
+            " step and to plan.batches or plan.loader, or train in one process"
+        )

@@ -1,0 +1,202 @@
+"""One process of a group: trains as its arguments say, and writes what came of it.
+
+    torchrun --nproc-per-node 2 -m tests.distributed.worker OUT loop:sgd refused:untold
+
+Each job is a function of this module and an argument, and has a folder of its own.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import distributed, nn
+
+import dpvd
+from dpvd.grads import Clipping
+from dpvd.privacy import Ledger
+
+EXAMPLES = 101  # so that the parts of two and three processes differ in size
+FEATURES = 60
+STEPS = 6
+
+
+def data() -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    x = torch.randn(EXAMPLES, FEATURES, generator=generator)
+    y = torch.randint(0, 3, (EXAMPLES,), generator=generator)
+    return x, y
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    # The first weight is a large chunk of noise of its own, the others are small ones.
+    return nn.Sequential(nn.Linear(FEATURES, 300), nn.Tanh(), nn.Linear(300, 3))
+
+
+def plan(**changes: Any) -> dpvd.PrivacyPlan:
+    settings = {
+        "examples": EXAMPLES,
+        "batch_size": 20,
+        "steps": STEPS,
+        "clipping": Clipping("flat", clip_norm=0.5),
+        "noise_multiplier": 0.8,
+        "noise": "seeded",
+        "seed": 7,
+    }
+    return dpvd.PrivacyPlan(**settings | changes)
+
+
+def loss_fn(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return nn.functional.cross_entropy(model(x), y, reduction="none")
+
+
+def group() -> Any:
+    """The group of the launcher; None where this process was started by itself."""
+    if "RANK" not in os.environ:
+        return None
+    if not distributed.is_initialized():
+        distributed.init_process_group("gloo")
+    return distributed.group.WORLD
+
+
+def rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def optimizer_of(model: nn.Module, name: str) -> torch.optim.Optimizer:
+    if name == "adam":
+        return torch.optim.Adam(model.parameters(), lr=0.01)
+    return torch.optim.SGD(model.parameters(), lr=0.5)
+
+
+def loop(out: Path, optimizer: str) -> None:
+    """An own loop: weights, ε and sizes of the batches."""
+    together = group()
+    private = optimizer != "ordinary"
+    planned = plan() if private else plan(noise_multiplier=0.0, clipping=Clipping("none"))
+    model = network()
+    moved_by = optimizer_of(model, optimizer)
+    step = dpvd.PrivateStep(model, loss_fn, planned, moved_by, group=together)
+    sizes = []
+    for batch in planned.batches(data(), group=together):
+        sizes.append(len(batch[0]))
+        step(batch)
+    epsilon = step.guarantee(1e-5).epsilon if private else 0.0
+    save(out, model, {"sizes": sizes, "charged": step.charged, "epsilon": epsilon})
+
+
+def save(out: Path, model: nn.Module, facts: dict[str, Any]) -> None:
+    torch.save([p.detach() for p in model.parameters()], out / f"weights-{rank()}.pt")
+    (out / f"facts-{rank()}.json").write_text(json.dumps(facts))
+
+
+def fitted(out: Path, die_at: str) -> None:
+    """`dpvd.fit` with a folder; the last process kills itself in the middle of a step."""
+    together = group()
+    model = network()
+    folder = out / "run"
+    resume = (folder / "ledger.jsonl").exists()
+
+    def on_step(progress: Any) -> None:
+        is_last = together is not None and rank() == distributed.get_world_size() - 1
+        if progress.step == int(die_at) and is_last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    result = dpvd.fit(
+        model,
+        data(),
+        plan(steps=20),
+        dpvd.Recipe(learning_rate=0.3, momentum=0.5),
+        delta=1e-5,
+        loss_fn=loss_fn,
+        evaluations=10,
+        folder=folder,
+        resume=resume,
+        on_step=on_step,
+        group=together,
+    )
+    save(out, model, {"charged": result.guarantee.steps, "epsilon": result.guarantee.epsilon})
+
+
+def noise_alone(out: Path, _: str) -> None:
+    """Steps on gradients of zero with the system's noise: what is left of the noise."""
+    together = group()
+    planned = plan(noise="system", seed=None, steps=1, noise_multiplier=2.0)
+    model = network()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+
+    def no_loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return 0 * loss_fn(model, x, y)
+
+    step = dpvd.PrivateStep(model, no_loss, planned, optimizer_of(model, "sgd"), group=together)
+    for batch in planned.batches(data(), group=together):
+        step(batch)
+    moved = [new.detach() - old for new, old in zip(model.parameters(), before, strict=True)]
+    torch.save(moved, out / f"moved-{rank()}.pt")
+
+
+def draws(out: Path, _: str) -> None:
+    """Which examples take part, over many steps, with the system's bits."""
+    together = group()
+    planned = plan(noise="system", seed=None, steps=400)
+    positions = torch.arange(EXAMPLES)
+    drawn = [batch[0].tolist() for batch in planned.batches((positions,), group=together)]
+    (out / f"draws-{rank()}.json").write_text(json.dumps(drawn))
+
+
+def refused(out: Path, what: str) -> None:
+    """Something that must be refused; the words go into a file."""
+    together = group()
+    try:
+        _do_wrong(what, together, out)
+        (out / f"refused-{rank()}.txt").write_text("nothing was refused")
+    except dpvd.DpvdError as problem:
+        (out / f"refused-{rank()}.txt").write_text(str(problem))
+
+
+def _do_wrong(what: str, together: Any, out: Path) -> None:
+    model = network()
+    planned = plan()
+    given = data()
+    drawn_for = together
+    options: dict[str, Any] = {}
+    if what == "untold":
+        together = None
+    elif what == "local draws":
+        drawn_for = None
+    elif what == "other weights" and rank() == 1:
+        nn.init.zeros_(model[0].bias)
+    elif what == "other plan" and rank() == 1:
+        planned = plan(noise_multiplier=0.1)
+    elif what == "shuffled" and rank() == 1:
+        order = torch.randperm(EXAMPLES)
+        given = (given[0][order], given[1][order])
+    elif what == "declared":
+        options["batches"] = "declared"
+    elif what == "parallel":
+        model = nn.parallel.DistributedDataParallel(model)
+    elif what == "fixed size":
+        planned = plan(sampling="fixed-size", relation="replace-one")
+    elif what == "ledgers":
+        options["ledger"] = Ledger.create(out / f"ledger-{rank()}.jsonl", planned.to_dict())
+    moved_by = optimizer_of(model, "sgd")
+    step = dpvd.PrivateStep(model, loss_fn, planned, moved_by, group=together, **options)
+    for batch in planned.batches(given, group=drawn_for):
+        if what == "one raises" and rank() == 1:
+            batch = (batch[0] + 1, batch[1])
+        step(batch)
+
+
+JOBS = {job.__name__: job for job in (loop, fitted, noise_alone, draws, refused)}
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    for text in sys.argv[2:]:
+        name, _, argument = text.partition(":")
+        place = Path(sys.argv[1]) / text.replace(":", "-").replace(" ", "-")
+        place.mkdir(exist_ok=True, parents=True)
+        JOBS[name](place, argument)

@@ -1,0 +1,87 @@
+"""Mistakes that only several processes can make."""
+
+from tests.faults.fault import Fault
+
+__all__ = ["FAULTS"]
+
+JOINT, RANKS, STEP = "mechanisms/joint.py", "ranks.py", "training/step.py"
+TEST = "tests/distributed/test_processes.py::"
+
+FAULTS = [
+    Fault(
+        "noise of every process on all of the sum",
+        "training/update.py",
+        {
+            "            release_jointly(\n"
+            "                self._sums, noise, bits, scales=scales, parameters=parameters, ranks=self._ranks\n"
+            "            )\n": ""
+            "            ones = dict.fromkeys(self._sums, 1.0)\n"
+            "            release_sums(self._sums, noise, bits, scales=ones, parameters={})\n"
+            "            for name, total in self._sums.items():\n"
+            "                self._ranks.add_up(total)\n"
+            "                total *= scales[name]\n"
+            "                if name in parameters:\n"
+            "                    parameters[name].add_(total)\n"
+            "                    total.zero_()\n"
+        },
+        TEST + "TestNoise::test_noise_of_the_planned_variance_enters_once[2]",
+    ),
+    Fault(
+        "noise of no process",
+        JOINT,
+        {
+            "            release(part, None, scale, randomness)\n": "            part *= chunk.scale\n"
+        },
+        TEST + "TestNoise::test_noise_of_the_planned_variance_enters_once[2]",
+    ),
+    Fault(
+        "no noise on the part of the last process",
+        JOINT,
+        {
+            "            release(part, None, scale, randomness)\n": ""
+            "            if ranks.rank < ranks.size - 1:\n"
+            "                release(part, None, scale, randomness)\n"
+            "            else:\n"
+            "                part *= chunk.scale\n"
+        },
+        TEST + "TestNoise::test_every_part_of_every_parameter_has_noise[2]",
+    ),
+    Fault(
+        "each process draws from all examples",
+        "batches.py",
+        {"    part = ranks.part_of(len(columns))\n": "    part = range(len(columns))\n"},
+        TEST + "TestSampling::test_each_example_is_drawn_by_one_process[2]",
+    ),
+    Fault(
+        "the mean of the processes' sums",
+        RANKS,
+        {"            total += part\n": "            total += part\n        total /= self.size\n"},
+        TEST + "test_all_processes_end_with_the_weights_of_one[2-loop-sgd]",
+    ),
+    Fault(
+        "the sum of one process",
+        RANKS,
+        {"            total += part\n": "            pass\n"},
+        TEST + "test_all_processes_end_with_the_weights_of_one[2-loop-sgd]",
+    ),
+    Fault(
+        "a ledger in every process",
+        "training/group.py",
+        {"        if ledger is not None and not ranks.is_first:\n": "        if False:\n"},
+        TEST + "TestRefusals::test_a_second_ledger_is_refused",
+    ),
+    Fault(
+        "batches that were drawn without the group",
+        "mechanisms/drawn.py",
+        {"    if (draw.rank, draw.ranks) != (rank, ranks):\n": "    if False:\n"},
+        TEST + "TestRefusals::test_every_process_says_what_is_wrong[local draws]",
+    ),
+    Fault(
+        "the same data in another order in every process",
+        "plan.py",
+        {
+            '{"the data": sample_of(columns) if ranks.are_several else ""}': '{"the data": ""}',
+        },
+        TEST + "TestRefusals::test_every_process_says_what_is_wrong[shuffled]",
+    ),
+]
