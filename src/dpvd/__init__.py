@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     # "import x as x" tells type checkers that the name is meant for users.
     from dpvd import accelerate as accelerate
+    from dpvd import audit as audit
     from dpvd import batches as batches
     from dpvd import data as data
     from dpvd import errors as errors
@@ -51,6 +52,7 @@ __version__ = "0.1.0"  # the only place: pyproject.toml reads it from here
 
 _MODULES = (
     "accelerate",
+    "audit",
     "batches",
     "data",
     "errors",
