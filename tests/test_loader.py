@@ -202,7 +202,7 @@ class TestEmptyDraws:
         assert step.charged == len(sizes) == 30
 
     def test_no_value_of_an_example_is_in_them(self):
-        empty = RARE.loader(Ragged(), collate_fn=padded).collate_fn([])
+        empty, _ = RARE.loader(Ragged(), collate_fn=padded).collate_fn([])
         assert [tensor.numel() for tensor in empty.values()] == [0, 0, 0]
         for batch in RARE.loader(Ragged(), collate_fn=padded):
             if draw_of(batch).size == 0:

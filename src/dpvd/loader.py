@@ -17,13 +17,16 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 
 from dpvd.batches import Columns
 from dpvd.errors import DpvdError
-from dpvd.grads import as_batch, rows
+from dpvd.grads import Batch, Padding, as_batch, rows, streams_restored
 from dpvd.mechanisms import Draw, handed_out, marked
 from dpvd.ranks import Ranks
 
 __all__ = ["Collate", "DrawsInPasses", "PlannedLoader", "as_dataset"]
 
 log = logging.getLogger("dpvd")
+
+MOST_ATTEMPTS = 16  # batches in which two examples of different lengths are looked for
+MOST_ALONE = 16  # examples of a batch that are collated alone for that
 
 Collate = Callable[[list[Any]], Any]
 
@@ -150,7 +153,7 @@ class PlannedLoader(DataLoader[Any]):
         options: Mapping[str, Any],
     ) -> None:
         if collate_fn is None and isinstance(dataset, _JointColumns):
-            collate: Collate = _as_it_is
+            collate: Collate = _not_padded
         else:
             if isinstance(dataset, _JointColumns):
                 dataset = Columns(dataset.data)
@@ -168,15 +171,18 @@ class PlannedLoader(DataLoader[Any]):
         return handed_out(self._with_marks(batches, self._draws.pending))
 
     def _with_marks(self, batches: Iterator[Any], pending: deque[Draw]) -> Iterator[Any]:
-        for batch in batches:
+        for batch, padding in batches:
             draw = pending.popleft()
+            draw.padding = padding
             self._draws.position = draw.step + 1
             as_batch(batch)  # says what is wrong with it, if anything is
             yield marked(batch, draw)
 
 
 class _CollateOrEmpty:
-    """A collate function that also takes an empty list, which hardly any does.
+    """A collate function that also takes an empty list, and says how it pads.
+
+    Hardly any takes an empty list.
 
     A batch without rows is that of the first example with its row cut off: no value of it is left,
     only types and containers. The model never sees it.
@@ -185,13 +191,40 @@ class _CollateOrEmpty:
     def __init__(self, dataset: Any, collate_fn: Collate) -> None:
         self.dataset = dataset
         self.collate_fn = collate_fn
+        self.padding: Padding | None = None
+        self._attempts = 0
+        self._may_pad = collate_fn is not default_collate
 
-    def __call__(self, examples: list[Any]) -> Any:
-        if len(examples) > 0:
-            return self.collate_fn(examples)
-        one = self.collate_fn([self.dataset[0]])
-        return rows(as_batch(one), slice(0, 0)).packed()
+    def __call__(self, examples: list[Any]) -> tuple[Any, Padding | None]:
+        """The batch, and how its examples are padded."""
+        if len(examples) == 0:
+            one = self.collate_fn([self.dataset[0]])
+            return rows(as_batch(one), slice(0, 0)).packed(), self.padding
+        if self.padding is None and self._attempts < MOST_ATTEMPTS and self._may_pad:
+            self._attempts += 1
+            try:
+                with streams_restored():
+                    self.padding = _padding_of(examples, self.collate_fn)
+            except Exception as problem:
+                del problem  # it may take no single example; what is wrong with all is said below
+        return self.collate_fn(examples), self.padding
 
 
-def _as_it_is(batch: Any) -> Any:
-    return batch
+def _padding_of(examples: list[Any], collate_fn: Collate) -> Padding | None:
+    """What is added to the shorter of two examples, if there are two of different lengths."""
+    first = as_batch(collate_fn(examples[:1]))
+    for example in examples[1:MOST_ALONE]:
+        other = as_batch(collate_fn([example]))
+        if _shapes(other) != _shapes(first):
+            both = as_batch(collate_fn([examples[0], example]))
+            found = Padding.between(first, rows(both, slice(0, 1)))
+            return found or Padding.between(other, rows(both, slice(1, 2)))
+    return None
+
+
+def _shapes(batch: Batch) -> list[torch.Size]:
+    return [tensor.shape for tensor in batch.tensors]
+
+
+def _not_padded(batch: Any) -> tuple[Any, None]:
+    return batch, None

@@ -98,4 +98,19 @@ FAULTS = [
         {" or (now is not None and now.requires_grad is not train)": ""},
         TESTS + "test_the_sensitivity_follows_a_layer_that_is_unfrozen",
     ),
+    Fault(
+        "padding that nobody tries",
+        "training/step.py",
+        {"padding = None if draw is None else draw.padding": "padding = None"},
+        "tests/grads/test_padding.py::test_a_model_that_looks_at_padding_is_refused[vmap]",
+    ),
+    Fault(
+        "a batch that is padded by nothing",
+        "grads/padding.py",
+        {
+            "before = tuple(times * more for more in self.before)": "times = 0\n"
+            "        before = tuple(times * more for more in self.before)"
+        },
+        "tests/grads/test_padding.py::test_a_model_that_looks_at_padding_is_refused[checked]",
+    ),
 ]

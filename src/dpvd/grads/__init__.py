@@ -7,7 +7,8 @@ from dpvd.grads.clipper import GradientClipper, Isolation
 from dpvd.grads.clipping import Clipping, ClippingMode, Grouping, Jacobian
 from dpvd.grads.criterion import refuse_reduction
 from dpvd.grads.engines import Engine
-from dpvd.grads.isolation import NotIsolated, digest, modules_of
+from dpvd.grads.isolation import NotIsolated, digest, modules_of, streams_restored
+from dpvd.grads.padding import Padding
 from dpvd.grads.per_example import ClippedGradients
 from dpvd.grads.validate import Problem, Repair, fix
 
@@ -26,6 +27,7 @@ __all__ = [
     "LossFn",
     "ModuleReport",
     "NotIsolated",
+    "Padding",
     "Problem",
     "Repair",
     "as_batch",
@@ -39,4 +41,5 @@ __all__ = [
     "modules_of",
     "refuse_reduction",
     "rows",
+    "streams_restored",
 ]

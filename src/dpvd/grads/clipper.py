@@ -23,11 +23,13 @@ from dpvd.grads.isolation import (
     StructureWatch,
     Subject,
     examine,
+    examine_padding,
     examine_state,
     look_around,
     refuse_change,
     why_not_mapped,
 )
+from dpvd.grads.padding import Padding
 from dpvd.grads.per_example import ClippedGradients
 from dpvd.grads.validate import refuse_problems
 from dpvd.privacy import Relation
@@ -133,7 +135,11 @@ class GradientClipper:
         return self._engines.describe()
 
     def __call__(
-        self, batch: Any, step: int = 0, grouping: Grouping | None = None
+        self,
+        batch: Any,
+        step: int = 0,
+        grouping: Grouping | None = None,
+        padding: Padding | None = None,
     ) -> Iterator[ClippedGradients]:
         """The clipped gradients of a batch's examples: one result for each micro-batch.
 
@@ -147,6 +153,7 @@ class GradientClipper:
             step: number of the step, from 1, by which later checks are spread; 0 counts the batches
                 instead.
             grouping: what `current_grouping` has just returned, if it was asked.
+            padding: how examples are filled up to the longest of their batch, if they are.
 
         Raises:
             DpvdError: as :func:`dpvd.grads.clipped_grad`.
@@ -162,7 +169,7 @@ class GradientClipper:
             yield _no_gradients(grouping, self.clipping)
             return
         with _eager(self._compiled):
-            self._engines.prepare(examples, step)
+            self._engines.prepare(examples, step, padding)
         for part in micro_batches(examples, self.micro_batch):
             with _eager(self._compiled):
                 found = self._engines.run(part, self.clipping)
@@ -219,15 +226,18 @@ class _EngineChoice:
         self._settled: frozenset[str] | None = None
         self._is_due = False
         self._is_random = False
+        self._has_tried_padding = False
         self._buffers = BufferWatch(subject.model, subject.loss_fn)
 
-    def prepare(self, batch: Batch, step: int) -> None:
+    def prepare(self, batch: Batch, step: int, padding: Padding | None) -> None:
         """Choose the engine for a batch; try the batch out first if a check is due."""
         self._batches += 1
         is_single = batch_size(batch) == 1 or self._micro_batch == 1
         if self._has_to_look(is_single):
             look_around(self._subject, batch, self._micro_batch)
         self._is_due |= _is_due(step or self._batches)
+        if padding is not None and (self._is_due or not self._has_tried_padding):
+            self._try_padding(batch, padding)
         if is_single:
             if self._settled is None or self._is_due:
                 first = rows(batch, slice(0, 1))
@@ -327,6 +337,20 @@ class _EngineChoice:
             self._checked += 1
         else:
             self._pass_over(Engine.FACTORED, finding.why_not, sample, certain=finding.made)
+
+    def _try_padding(self, batch: Batch, padding: Padding) -> None:
+        """Check that examples do not notice how long the longest of their batch is."""
+        reason = "its tensors are not as the collate function made them"
+        if padding.fits(batch):
+            few = rows(batch, slice(0, SMALL))
+            reason = examine_padding(self._subject, few, padding)
+        if reason and not self._has_tried_padding:
+            log.warning(
+                "batches are padded to their longest example, and whether the model looks at"
+                " padding cannot be tried out: %s. Make sure that it does not",
+                reason,
+            )
+        self._has_tried_padding = True
 
     def _settle(self, names: frozenset[str]) -> None:
         """Allow these buffers to change, and those of earlier checks, which may pause."""

@@ -31,6 +31,7 @@ class Draw:
             account.
         rank: which of several processes drew it, of its own part of the examples.
         ranks: how many processes draw together.
+        padding: how its examples were filled up to the longest, if they were.
     """
 
     plan: str
@@ -39,6 +40,7 @@ class Draw:
     used: bool = False
     rank: int = 0
     ranks: int = 1
+    padding: Any = None
 
 
 class DrawnBatch(tuple[Any, ...]):

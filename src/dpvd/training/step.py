@@ -226,7 +226,8 @@ class PrivateStep:
             with self._ranks.together():
                 self.update.begin(grouping.parameters)
                 self._begin_count()
-                for part in self.clipper(batch, step=self.position + 1, grouping=grouping):
+                padding = None if draw is None else draw.padding
+                for part in self.clipper(batch, self.position + 1, grouping, padding):
                     self.update.add(part)
                     self._count(part)
                     del part  # free its memory before the next one is made

@@ -4,10 +4,12 @@ from dpvd.grads.isolation.compare import NotIsolated, refuse_change
 from dpvd.grads.isolation.examine import (
     Finding,
     examine,
+    examine_padding,
     examine_state,
     look_around,
     why_not_mapped,
 )
+from dpvd.grads.isolation.randomness import streams_restored
 from dpvd.grads.isolation.runs import Subject
 from dpvd.grads.isolation.watch import BufferWatch, StructureWatch, digest, modules_of
 
@@ -19,9 +21,11 @@ __all__ = [
     "Subject",
     "digest",
     "examine",
+    "examine_padding",
     "examine_state",
     "look_around",
     "modules_of",
     "refuse_change",
+    "streams_restored",
     "why_not_mapped",
 ]

@@ -9,6 +9,7 @@ from dpvd.grads.isolation.watch import BufferWatch
 __all__ = [
     "MEMORY",
     "MIXING",
+    "PADDING",
     "SIZE",
     "NotIsolated",
     "agree",
@@ -35,6 +36,12 @@ SIZE = (
     "changes the gradients of all. Leave the division out: a step divides by the plan's batch "
     "size, which is public. Or take isolation='vmap', which forms each example's gradient alone "
     "and stores it"
+)
+PADDING = (
+    "the loss of an example changes when its batch is padded to a greater length, which the "
+    "longest example of a batch decides for all: clipping bounds nothing that comes that way. Let "
+    "the model and the loss leave padding out (an attention mask, lengths, "
+    "dpvd.losses.token_mean), or pad every batch to one length"
 )
 MEMORY = (
     "the loss of an example changes with the batches that came before: the model or the loss "

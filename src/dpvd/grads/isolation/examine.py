@@ -15,14 +15,25 @@ from dpvd.grads.clipping import Grouping
 from dpvd.grads.engines.loop import true_norms
 from dpvd.grads.engines.vmap import vmapped
 from dpvd.grads.factored.survey import MOST, survey
-from dpvd.grads.isolation.compare import agree
+from dpvd.grads.isolation.compare import PADDING, NotIsolated, agree, unmoved
 from dpvd.grads.isolation.randomness import dropout_off, seeded
-from dpvd.grads.isolation.runs import UNCLIPPED, CannotTry, Subject, undisturbed
-from dpvd.grads.isolation.trial import WAYS, Trial
+from dpvd.grads.isolation.runs import UNCLIPPED, CannotTry, Runner, Subject, undisturbed
+from dpvd.grads.isolation.trial import OTHER_DRAWS, WAYS, Trial
+from dpvd.grads.padding import Padding
 
-__all__ = ["Finding", "examine", "examine_state", "look_around", "why_not_mapped"]
+__all__ = [
+    "Finding",
+    "examine",
+    "examine_padding",
+    "examine_state",
+    "look_around",
+    "why_not_mapped",
+]
 
 ORACLE_ROWS = 4  # rows whose gradients are compared with those of the oracle
+# How many times a batch is padded by what it took to put one example beside a longer one: much
+# first, in which a weak dependence shows, and less for a model with an end to its positions.
+PADDED_BY = (8, 1)
 
 
 @dataclass(frozen=True)
@@ -106,6 +117,37 @@ def examine_state(subject: Subject, batch: Batch) -> frozenset[str]:
         trial = Trial(subject, batch, start, why_not="not asked")
         trial.run_another()
         return trial.compare_state()
+
+
+def examine_padding(subject: Subject, batch: Batch, padding: Padding) -> str:
+    """Try out whether losses change when a batch is padded to a greater length.
+
+    Gradients that are formed for each example alone need this, too: its row is as long as the
+    longest of its batch.
+
+    Returns:
+        Why it could not be tried out; empty if it was.
+
+    Raises:
+        DpvdError: if losses change.
+    """
+    reason = ""
+    with undisturbed(subject) as start:
+        runner = Runner(subject, start, seed=0, why_not="not asked")
+        base = runner.run(batch, quietly=True, norms=False)
+        for times in PADDED_BY:
+            try:
+                longer = runner.run(padding.on(batch, times), quietly=True, norms=False)
+            except Exception as error:  # a model may say in any way that this is too long for it
+                first_line = (str(error) or type(error).__name__).splitlines()[0]
+                reason = f"a run on a longer batch failed ({first_line})"
+                continue
+            if base.drawn != longer.drawn:
+                return OTHER_DRAWS
+            if not unmoved(longer.losses, base.losses):
+                raise NotIsolated(PADDING)
+            return ""
+    return reason
 
 
 def why_not_mapped(subject: Subject, batch: Batch) -> str:

@@ -22,7 +22,7 @@ from dpvd.grads.isolation.runs import CannotTry, Run, Runner, Subject
 from dpvd.grads.isolation.snapshot import Snapshot
 from dpvd.grads.isolation.watch import BufferWatch
 
-__all__ = ["WAYS", "Trial"]
+__all__ = ["OTHER_DRAWS", "WAYS", "Trial"]
 
 # Rows that are observed, beside those with the largest and the smallest loss.
 OBSERVED_AT_RANDOM = 4
