@@ -21,6 +21,7 @@ from dpvd.training import PrivateStep, check_sampler, planned_like
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.callbacks import BatchSizeFinder, LearningRateFinder
 except ImportError as problem:
     raise ImportError(
         'dpvd.lightning needs Lightning 2.4 or later: pip install "dpvd[lightning]"'
@@ -361,6 +362,10 @@ def _check_trainer(trainer: Trainer) -> None:
         " torch.utils.data.Subset instead": is_limited and not trainer.fast_dev_run,
         "reload_dataloaders_every_n_epochs is not supported: the plan is for one data set": (
             trainer.reload_dataloaders_every_n_epochs > 0
+        ),
+        "learning rates and batch sizes are not searched for on the training data, which would be"
+        " outside the account: choose them on public data, and leave the finder out": (
+            any(isinstance(one, BatchSizeFinder | LearningRateFinder) for one in trainer.callbacks)
         ),
         "there are several Private callbacks: give one": (
             sum(isinstance(callback, Private) for callback in trainer.callbacks) > 1

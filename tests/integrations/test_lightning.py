@@ -6,8 +6,15 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.callbacks import (
+    BatchSizeFinder,
+    EMAWeightAveraging,
+    LearningRateFinder,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.tuner import Tuner
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset, WeightedRandomSampler
@@ -53,6 +60,18 @@ class Classifier(LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+
+class Tunable(Classifier):
+    """What the finders of Lightning look for is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lr = 0.1
+        self.batch_size = 20
+
+    def train_dataloader(self):
+        return data(batch_size=self.batch_size)
 
 
 class Memory(Logger):
@@ -171,6 +190,34 @@ def test_weights_of_a_checkpoint_remember_their_steps(tmp_path):
 def test_options_that_would_void_the_account_are_refused(options, words):
     with pytest.raises(dpvd.DpvdError, match=words):
         trainer(dpvd.lightning.Private(3, DELTA), **options).fit(Classifier(), data())
+
+
+@pytest.mark.parametrize("finder", [BatchSizeFinder, LearningRateFinder])
+def test_a_search_on_the_training_data_is_refused(finder):
+    private = dpvd.lightning.Private(3, DELTA)
+    with pytest.raises(dpvd.DpvdError, match="outside the account"):
+        trainer(private, finder()).fit(Tunable())
+    assert private.step is None
+
+
+def test_the_tuner_is_refused():
+    private = dpvd.lightning.Private(3, DELTA)
+    with pytest.raises(dpvd.DpvdError, match="outside the account"):
+        Tuner(trainer(private)).lr_find(Tunable(), data(), num_training=3)
+
+
+@pytest.mark.filterwarnings("ignore:SWA is currently only supported every epoch")
+@pytest.mark.filterwarnings("ignore:Swapping scheduler")
+@pytest.mark.parametrize(
+    "average",
+    [StochasticWeightAveraging(swa_lrs=0.1, swa_epoch_start=1), EMAWeightAveraging(decay=0.9)],
+    ids=["stochastic", "exponential"],
+)
+def test_averages_of_weights_are_named_as_not_covered(average):
+    private = dpvd.lightning.Private(3, DELTA)
+    trainer(private, average).fit(Classifier(), data())
+    assert private.guarantee().steps == 6
+    assert "changes that other code made to the weights" in private.guarantee().sentence()
 
 
 def test_several_devices_are_refused():
