@@ -1,7 +1,7 @@
 """Reading the batches that a sampler has drawn, one ahead in the background if wanted."""
 
 import hashlib
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError
-from dpvd.mechanisms import BitSource, Draw, FixedSizeSampler, PoissonSampler, marked
+from dpvd.mechanisms import Draw, Partition, marked
 from dpvd.ranks import ALONE, Ranks
 from dpvd.tree import leaves_of, mapped
 
@@ -96,24 +96,32 @@ def _text_of(example: Any) -> str:
 
 def read_batches(
     columns: Columns,
-    sampler: PoissonSampler | FixedSizeSampler,
-    bits: BitSource,
+    draw_rows: Callable[[int], Tensor],
     *,
     steps: Iterable[int],
     fingerprint: str,
     device: torch.device | str | None,
     shared: bool = False,
     ranks: Ranks = ALONE,
+    partition: Partition | None = None,
 ) -> Generator[Any, None, None]:
     """Yield a batch for each of these steps of the plan with this fingerprint.
 
-    A draw of all examples is the columns themselves if they may be ``shared``, else a copy. Of
-    several ``ranks`` each gets the draw from its own part of the examples.
+    ``draw_rows`` draws the examples of a step. A draw of all examples is the columns themselves if
+    they may be ``shared``, else a copy. Of several ``ranks`` each gets the draw from its own part
+    of the examples.
     """
     part = ranks.part_of(len(columns))
     for step in steps:
-        rows = sampler.draw_part(len(columns), part, bits)
-        draw = Draw(fingerprint, step, len(rows), rank=ranks.rank, ranks=ranks.size)
+        rows = draw_rows(step)
+        draw = Draw(
+            fingerprint,
+            step,
+            len(rows),
+            rank=ranks.rank,
+            ranks=ranks.size,
+            partition=partition,
+        )
         if shared and len(rows) == len(part):
             batch = columns.span(part, device)  # in their order: draws are sorted
         else:

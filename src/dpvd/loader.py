@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler, default_colla
 from dpvd.batches import Columns
 from dpvd.errors import DpvdError
 from dpvd.grads import Batch, Padding, as_batch, rows, streams_restored
-from dpvd.mechanisms import Draw, handed_out, marked
+from dpvd.mechanisms import Draw, Partition, handed_out, marked
 from dpvd.ranks import Ranks
 
 __all__ = ["Collate", "DrawsInPasses", "PlannedLoader", "as_dataset"]
@@ -95,12 +95,14 @@ class DrawsInPasses(Sampler[list[int]]):
         steps: int,
         start: int,
         ranks: Ranks,
+        partition: Partition | None = None,
     ) -> None:
         self._draw_from = draw_from
         self._pass_ends = pass_ends
         self._fingerprint = fingerprint
         self._steps = steps
         self._ranks = ranks
+        self._partition = partition
         self.position = start
         self.pending: deque[Draw] = deque()
         self._length = max(1, pass_ends(start) - start)
@@ -128,9 +130,9 @@ class DrawsInPasses(Sampler[list[int]]):
         for step in range(start, end):
             drawn = next(positions)
             ranks = self._ranks
-            pending.append(
-                Draw(self._fingerprint, step, len(drawn), rank=ranks.rank, ranks=ranks.size)
-            )
+            draw = Draw(self._fingerprint, step, len(drawn), rank=ranks.rank, ranks=ranks.size)
+            draw.partition = self._partition
+            pending.append(draw)
             yield drawn
 
 

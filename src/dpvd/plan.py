@@ -3,6 +3,7 @@
 The engine executes the plan and the accountant reads the same plan, so they cannot disagree.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import InitVar, asdict, dataclass, field, replace
@@ -28,8 +29,11 @@ from dpvd.errors import (
 from dpvd.grads import Clipping, ClippingMode
 from dpvd.loader import Collate, DrawsInPasses, PlannedLoader, as_dataset
 from dpvd.mechanisms import (
+    MOST_BANDS,
     BitSource,
+    CyclicSampler,
     FixedSizeSampler,
+    Partition,
     PoissonSampler,
     SeededBits,
     SystemBits,
@@ -100,6 +104,9 @@ class PrivacyPlan:
         public: facts about the data that are public, in words, beside the number of examples; as
             ``tuned``.
         initial_weights: where the weights come from before the first step, in words ("random").
+        bands: over how many steps the noise is correlated; 1 is independent noise. With b bands
+            the data are divided at random into b parts, from which batches come in turn; see
+            docs/correlated-noise.md.
         secret_size: whether ``examples`` is a round number that may be published, and the true one,
             which may be up to twice or half as large, is a secret. Poisson sampling is accounted in
             the same way for each of them.
@@ -123,6 +130,7 @@ class PrivacyPlan:
     tuned: tuple[str, ...] | None = None
     public: tuple[str, ...] | None = None
     initial_weights: str | None = None
+    bands: int = 1
     secret_size: bool = False
     epochs: InitVar[float | None] = None
 
@@ -161,6 +169,31 @@ class PrivacyPlan:
                 "noise without clipping bounds nothing: choose a clipping mode, or"
                 " noise_multiplier=0"
             )
+        self._check_bands()
+
+    def _check_bands(self) -> None:
+        """Raise unless there is a theorem for noise that is correlated in this plan."""
+        positive_int(bands=self.bands)
+        most = min(MOST_BANDS, self.examples // self.batch_size)
+        if self.bands == 1:
+            return
+        if self.bands > most:
+            raise DpvdError(
+                f"bands must be at most {most} here, got {self.bands}: each of so many parts of the"
+                f" {self.examples} examples must hold a batch of {self.batch_size}, and"
+                f" {MOST_BANDS} is the limit"
+            )
+        if self.sampling is not SamplingKind.POISSON:
+            raise DpvdError("correlated noise (bands above 1) needs sampling='poisson'")
+        if self.relation is not Relation.ADD_OR_REMOVE:
+            raise DpvdError(
+                "correlated noise (bands above 1) is accounted under relation='add-or-remove' only"
+            )
+        if self.clipping.is_adaptive:
+            raise DpvdError(
+                "adaptive clipping changes the scale of the noise at every step, which correlated"
+                " noise (bands above 1) cannot follow: choose another clipping"
+            )
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -174,7 +207,9 @@ class PrivacyPlan:
         return sampling_rate(self.batch_size, self.examples)
 
     @property
-    def sampler(self) -> PoissonSampler | FixedSizeSampler:
+    def sampler(self) -> PoissonSampler | FixedSizeSampler | CyclicSampler:
+        if self.bands > 1:
+            return CyclicSampler(self.bands * self.batch_size / self.examples, self.bands)
         if self.sampling is SamplingKind.POISSON:
             return PoissonSampler(self.sampling_prob)
         return FixedSizeSampler(self.batch_size, self.examples)
@@ -252,15 +287,17 @@ class PrivacyPlan:
         if bits is not None:
             self.check_source(bits, "bits")
         stream = self._sampling_bits(len(columns), start) if bits is None else bits
+        part = ranks.part_of(len(columns))
+        partition = self._partition(len(columns))
         batches = read_batches(
             columns,
-            self.sampler,
-            stream,
+            lambda step: self._draw(step, len(columns), part, partition, stream),
             steps=range(start, self.steps),
             fingerprint=self.fingerprint,
             device=device,
             shared=shared,
             ranks=ranks,
+            partition=partition,
         )
         if prefetch and not isinstance(stream, SeededBits):
             batches = prefetched(batches)
@@ -310,14 +347,15 @@ class PrivacyPlan:
             self._check_start(start)
             self._check_ranks(ranks)
         ranks.check_same({"the data": sample_of(examples) if ranks.are_several else ""}, _SAME_DATA)
+        partition = self._partition(len(examples))  # one for all passes
 
         def draw_from(step: int) -> Iterator[list[int]]:
             count = len(examples)
             self._check_length(count)
             stream = self._sampling_bits(count, step)
-            while True:
+            for number in itertools.count(step):
                 part = ranks.part_of(count)
-                drawn: list[int] = self.sampler.draw_part(count, part, stream).tolist()
+                drawn: list[int] = self._draw(number, count, part, partition, stream).tolist()
                 yield drawn
 
         draws = DrawsInPasses(
@@ -327,6 +365,7 @@ class PrivacyPlan:
             steps=self.steps,
             start=start,
             ranks=ranks,
+            partition=partition,
         )
         options = {
             "num_workers": num_workers,
@@ -353,6 +392,39 @@ class PrivacyPlan:
                 f"start must be a whole number from 0 to the plan's {self.steps} steps, got"
                 f" {start!r}"
             )
+        if start % self.bands and start < self.steps:
+            raise DpvdError(
+                f"start must be a multiple of the plan's {self.bands} bands, got {start}: new"
+                " batches divide the data anew, which the account allows between cycles only. Keep"
+                " on with the batches you have, or make a new PrivateStep, whose position is such a"
+                " number"
+            )
+
+    def _partition(self, examples: int) -> Partition | None:
+        """The examples divided into parts at random; None where all of them are in each draw."""
+        if self.bands == 1:
+            return None
+        return Partition.drawn(examples, self.bands, self.bits("partition"))
+
+    def _draw(
+        self,
+        step: int,
+        examples: int,
+        part: range,
+        partition: Partition | None,
+        bits: BitSource,
+    ) -> torch.Tensor:
+        """The numbers of a step's examples, of those in ``part``."""
+        sampler = self.sampler
+        if not isinstance(sampler, CyclicSampler):
+            return sampler.draw_part(examples, part, bits)
+        assert partition is not None  # with bands there are parts
+        if len(partition.parts) != examples:
+            raise DpvdError(
+                f"the data had {len(partition.parts)} examples when they were divided into parts,"
+                f" and have {examples} now: make a new loader"
+            )
+        return sampler.draw(partition, step, bits)
 
     def _check_ranks(self, ranks: Ranks) -> None:
         """Raise where several processes cannot draw what one would."""
@@ -361,6 +433,10 @@ class PrivacyPlan:
                 "batches of a fixed size are drawn from all examples at once, which several"
                 " processes with secret bits of their own cannot do: take sampling='poisson', or"
                 " train in one process"
+            )
+        if ranks.are_several and self.bands > 1:
+            raise DpvdError(
+                "correlated noise is kept in one process: take bands=1, or train in one process"
             )
 
     def check_source(self, bits: BitSource, name: str) -> None:
@@ -428,6 +504,7 @@ class PrivacyPlan:
             noise_source=self.bits("noise").description,
             steps=taken,
             noise_multiplier=self._noise_multiplier(),
+            bands=self.bands,
             also_released=COUNT if self.clipping.is_adaptive else "",
             public=(self._size_in_words(), *(self.public or ())),
             tuned=self.tuned,
@@ -514,10 +591,12 @@ class PrivacyPlan:
         unsaid = {name for name in ("public", "initial_weights") if plain[name] is None}
         if not self.secret_size:
             unsaid.add("secret_size")
+        if self.bands == 1:
+            unsaid.add("bands")
         return {name: value for name, value in plain.items() if name not in unsaid}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "PrivacyPlan":
-        optional = ("public", "initial_weights", "secret_size")
+        optional = ("public", "initial_weights", "secret_size", "bands")
         plain = exact_fields(values, cls, "a privacy plan", optional=optional)
         return cls(**plain | {"clipping": Clipping.from_dict(plain["clipping"])})

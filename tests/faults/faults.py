@@ -9,6 +9,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 from tests.faults import (
     clipping_faults,
     contract_faults,
+    correlated_faults,
     distributed_faults,
     estimator_faults,
     isolation_faults,
@@ -137,8 +138,8 @@ FAULTS = [
         "batches.py",
         {
             "    for step in steps:\n": "    examples = len(columns)\n    order = []\n    for step in steps:\n",
-            "rows = sampler.draw_part(len(columns), part, bits)": "order[:] = order or "
-            "torch.randperm(examples).split(round(examples * sampler.sampling_prob))\n        rows = order.pop()",
+            "rows = draw_rows(step)": "order[:] = order or "
+            "torch.randperm(examples).split(max(1, len(draw_rows(step))))\n        rows = order.pop()",
         },
         "tests/test_plan.py::test_poisson_batches_are_what_the_account_assumes",
     ),
@@ -275,6 +276,7 @@ FAULTS = [
     ),
     *clipping_faults.FAULTS,
     *contract_faults.FAULTS,
+    *correlated_faults.FAULTS,
     *distributed_faults.FAULTS,
     *estimator_faults.FAULTS,
     *isolation_faults.FAULTS,

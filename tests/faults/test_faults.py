@@ -45,11 +45,7 @@ def test_without_a_fault_the_same_tests_pass(copy: Path) -> None:
     ("before", "after", "message"),
     [
         ("import torch\n", "import torch, nowhere_to_be_found\n", "cannot be imported"),
-        (
-            "rows = sampler.draw_part(",
-            "rows = no_such_name.draw_part(",
-            "broke off instead of failing",
-        ),
+        ("rows = draw_rows(", "rows = no_such_name(", "broke off instead of failing"),
     ],
 )
 def test_a_broken_package_does_not_count_as_caught(

@@ -9,8 +9,16 @@ import pytest
 import torch
 
 from dpvd.errors import DpvdError
-from dpvd.mechanisms import FixedSizeSampler, PoissonSampler, Sampler, SeededBits, SystemBits
-from dpvd.privacy import fixed_size_event, poisson_event
+from dpvd.mechanisms import (
+    CyclicSampler,
+    FixedSizeSampler,
+    Partition,
+    PoissonSampler,
+    Sampler,
+    SeededBits,
+    SystemBits,
+)
+from dpvd.privacy import cyclic_event, fixed_size_event, poisson_event
 from tests.mechanisms.statistics import (
     ALARM,
     fixed_size_p_value,
@@ -210,6 +218,65 @@ class TestFixedSizeSampler:
     def test_bad_sizes_are_refused(self, batch_size: int, examples: int) -> None:
         with pytest.raises(DpvdError, match=r"batch_size|examples"):
             FixedSizeSampler(batch_size, examples)
+
+
+class TestCyclicSampler:
+    def test_each_part_in_its_turn_is_sampled_as_the_account_assumes(self) -> None:
+        bits = SystemBits()
+        partition = Partition.drawn(EXAMPLES, 4, bits)
+        taken = np.zeros((STEPS, EXAMPLES), dtype=bool)
+        for step, row in enumerate(taken):
+            row[CyclicSampler(PROB, 4).draw(partition, step, bits).numpy()] = True
+        in_turn = np.arange(STEPS)[:, None] % 4 == partition.parts
+        assert not taken[~in_turn].any()
+        for part in range(4):
+            own = taken[part::4][:, partition.parts == part]
+            assert poisson_p_value(own, PROB) > ALARM
+            assert poisson_p_value(own, PROB * 2 / 3) < ALARM
+            assert poisson_p_value(own, PROB * 3 / 2) < ALARM
+
+    def test_parts_are_uniform_and_independent(self) -> None:
+        partition = Partition.drawn(60_000, 3, SystemBits())
+        hits = partition.parts.reshape(20_000, 3) == np.arange(3)
+        assert poisson_p_value(hits, 1 / 3) > ALARM
+        assert poisson_p_value(hits, 0.3) < ALARM
+
+    def test_removing_an_example_moves_no_other(self) -> None:
+        """Whatever bits it had: parts by position, or of equal size, would move them."""
+        words = np.random.default_rng(1).integers(0, 2**64, 101, dtype=np.uint64).tolist()
+        all_of_them = Partition.drawn(101, 5, Words(words)).parts
+        without = Partition.drawn(100, 5, Words(words[:30] + words[31:])).parts
+        assert np.array_equal(np.delete(all_of_them, 30), without)
+
+    def test_probability_one_takes_the_part(self) -> None:
+        partition = Partition(2, np.array([0, 1, 1, 0], np.uint8))
+        drawn = [CyclicSampler(1.0, 2).draw(partition, t, SystemBits()).tolist() for t in range(3)]
+        assert drawn == [[0, 3], [1, 2], [0, 3]]
+
+    def test_another_number_of_parts_is_refused(self) -> None:
+        partition = Partition(2, np.array([0, 1, 1, 0], np.uint8))
+        with pytest.raises(DpvdError, match="accounted for 3 parts of the data, got 2"):
+            CyclicSampler(1.0, 3).draw(partition, 0, SystemBits())
+
+    @pytest.mark.parametrize(("steps", "cycles"), [(40, 10), (41, 11), (3, 1)])
+    def test_event_is_the_one_of_the_account(self, steps: int, cycles: int) -> None:
+        event = CyclicSampler(0.25, 4).event(1.5, steps)
+        assert event == cyclic_event(1.5, 0.25, 4, steps)
+        assert event.count == cycles
+        assert event.event.sampling_probability == 0.25
+
+    def test_expected_batch_and_description(self) -> None:
+        assert CyclicSampler(0.2, 4).expected_batch(1000) == 50
+        assert CyclicSampler(0.2, 4).describe() == (
+            "Poisson sampling with probability 0.2 from one of 4 random parts of the data after"
+            " the other"
+        )
+        assert CyclicSampler(1.0, 4).describe().startswith("all from one of 4 random parts")
+
+    @pytest.mark.parametrize(("prob", "bands"), [(0.0, 2), (1.1, 2), (0.5, 0), (0.5, 2.0)])
+    def test_bad_numbers_are_refused(self, prob: float, bands: int) -> None:
+        with pytest.raises(DpvdError, match=r"sampling_prob|bands"):
+            CyclicSampler(prob, bands)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import math
 
+import dp_accounting
 import numpy as np
 import pytest
 from scipy.stats import binom, norm
@@ -9,6 +10,7 @@ from scipy.stats import binom, norm
 from dpvd.errors import DpvdError
 from dpvd.privacy import (
     Relation,
+    cyclic_event,
     epsilon,
     fixed_size_event,
     group_epsilon,
@@ -69,7 +71,7 @@ def test_full_batches_agree_with_the_gaussian_profile():
     ],
 )
 def test_what_has_no_argument_is_refused(event, relation):
-    with pytest.raises(DpvdError, match="add-or-remove relation and Poisson sampling only"):
+    with pytest.raises(DpvdError, match="add-or-remove relation, Poisson sampling and"):
         group_event(event, 2, relation=relation)
 
 
@@ -115,3 +117,16 @@ def test_a_group_of_one_is_accounted_as_one():
 
 def test_without_noise_no_group_has_a_finite_cost():
     assert group_epsilon(poisson_event(0.0, 0.1, 3), 1e-5, 2, relation=ADD) == math.inf
+
+
+@pytest.mark.parametrize("composed", [False, True])
+def test_correlated_noise_has_the_chain_only(composed):
+    """Two rows of a group are in different steps of a cycle, which have noise in common."""
+    event = cyclic_event(30.0, 1.0, 4, 200)
+    if composed:
+        event = dp_accounting.ComposedDpEvent([poisson_event(50.0, 1.0, 1), event])
+    with pytest.raises(DpvdError, match="independent noise only"):
+        group_event(event, 2, relation=ADD)
+    together = epsilon(group_event(poisson_event(30.0, 1.0, 50), 2, relation=ADD), 1e-5)
+    assert together < group_epsilon(event, 1e-5, 2, relation=ADD) < math.inf
+    assert group_epsilon(event, 1e-5, 1, relation=ADD) == epsilon(event, 1e-5)

@@ -77,6 +77,29 @@ def test_other_optimizers_need_a_rate_and_a_scale_that_does_not_rest_on_sgd():
     assert type(recipe.make_optimizer([torch.nn.Parameter(torch.ones(1))])) is torch.optim.AdamW
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "--scale privacy rests on noise that is independent"),
+        ({"method": "dpsgd"}, "bands needs --learning-rate"),
+        ({"method": "none"}, "--method none has none"),
+        ({"method": "svi", "optimizer": "adam-bc", "learning_rate": 0.1}, "leave out --bands"),
+    ],
+)
+def test_correlated_noise_is_refused_where_something_rests_on_independent_noise(given, words):
+    with pytest.raises(DpvdError, match=words):
+        RunOptions(**{"delta": 1e-5, "epsilon": 1.0, "bands": 4} | given)
+
+
+def test_correlated_noise_reaches_the_plan():
+    options = RunOptions(
+        delta=1e-5, epsilon=1.0, bands=4, method="dpsgd", batch_size=64, learning_rate=0.1
+    )
+    plan = prepare_run(options, prepare(load("digits"))).plan
+    assert plan.bands == 4
+    assert plan.epsilon(1e-5) <= 1.0
+
+
 @dataclass(frozen=True)
 class Cooking:
     """Settings as a stranger would write them."""

@@ -42,6 +42,19 @@ def test_a_run_holds_by_every_account(run):
     assert contents(run) == before
 
 
+def test_a_run_with_correlated_noise_holds_too(tmp_path):
+    line = train_line(
+        tmp_path / "run", method="dpsgd", bands=4, learning_rate=0.5, network="mlp", hidden=20
+    )
+    assert call(*line).code == 0
+    found = verify_run(tmp_path / "run")
+    assert found.holds, found.problems
+    record = RunRecord.read(tmp_path / "run")
+    assert found.epsilons["fft"] == pytest.approx(record.epsilon, rel=2e-3)
+    assert record.plan["bands"] == 4
+    assert "correlated over up to 4 steps" in record.guarantee["sentence"]
+
+
 FILES = ("record.json", "model.safetensors", "options.json", "ledger.jsonl", "manifest.json")
 
 

@@ -1,6 +1,7 @@
 """Random bits, Gaussian noise and samplers: all the randomness that protects data."""
 
 from dpvd.mechanisms.bits import BitSource, SeededBits, SystemBits
+from dpvd.mechanisms.correlated import MOST_BANDS, CorrelatedNoise, band_coefficients
 from dpvd.mechanisms.drawn import (
     Draw,
     DrawnBatch,
@@ -18,18 +19,29 @@ from dpvd.mechanisms.noise import (
     release_sums,
     standard_normal,
 )
-from dpvd.mechanisms.sampling import FixedSizeSampler, PoissonSampler, Sampler
+from dpvd.mechanisms.sampling import (
+    CyclicSampler,
+    FixedSizeSampler,
+    Partition,
+    PoissonSampler,
+    Sampler,
+)
 
 __all__ = [
+    "MOST_BANDS",
     "BitSource",
+    "CorrelatedNoise",
+    "CyclicSampler",
     "Draw",
     "DrawnBatch",
     "FixedSizeSampler",
     "GridNoise",
+    "Partition",
     "PoissonSampler",
     "Sampler",
     "SeededBits",
     "SystemBits",
+    "band_coefficients",
     "carry",
     "check_draw",
     "check_noise",

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError
+from dpvd.mechanisms.sampling import Partition
 from dpvd.tree import leaves_of, mapped
 
 __all__ = ["Draw", "DrawnBatch", "carry", "check_draw", "draw_of", "handed_out", "marked"]
@@ -32,6 +33,8 @@ class Draw:
         rank: which of several processes drew it, of its own part of the examples.
         ranks: how many processes draw together.
         padding: how its examples were filled up to the longest, if they were.
+        partition: into which parts the examples were divided when it was drawn; None if they were
+            not. Whoever keeps noise from step to step must know whether it is still the same.
     """
 
     plan: str
@@ -41,6 +44,7 @@ class Draw:
     rank: int = 0
     ranks: int = 1
     padding: Any = None
+    partition: Partition | None = None
 
 
 class DrawnBatch(tuple[Any, ...]):

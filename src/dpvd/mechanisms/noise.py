@@ -158,8 +158,8 @@ def release_sums(
 ) -> None:
     """Add Gaussian noise to sums and pass the result on; no sum is left without its noise.
 
-    This is the Gaussian mechanism, and the only place in the package where privacy noise is added.
-    For each name
+    This is the Gaussian mechanism, and the only place in the package where privacy noise is added,
+    beside `CorrelatedNoise.release` for noise that is correlated. For each name
 
         noisy = round_γ(sum) + round_γ(N(0, std²))            see `noise_on_grid`
         parameter ← parameter + scale · noisy,   sum ← 0      where there is a parameter

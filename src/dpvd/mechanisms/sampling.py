@@ -4,7 +4,7 @@ Amplification by subsampling needs the choice of examples to be secret, so sampl
 same kind of cryptographic source as the noise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,17 @@ from torch import Tensor
 from dpvd.errors import DpvdError, positive_int
 from dpvd.mechanisms.bits import BitSource, SeededBits, random_words
 from dpvd.privacy import (
+    cyclic_event,
+    cyclic_in_words,
     fixed_size_event,
     fixed_size_in_words,
     poisson_event,
     poisson_in_words,
 )
 
-__all__ = ["FixedSizeSampler", "PoissonSampler", "Sampler"]
+__all__ = ["CyclicSampler", "FixedSizeSampler", "Partition", "PoissonSampler", "Sampler"]
+
+_MOST_PARTS = 256  # a part is one byte
 
 WORD_BYTES = 8  # of a random word
 
@@ -58,6 +62,7 @@ class PoissonSampler:
 
     def draw(self, examples: int, bits: BitSource) -> Tensor:
         """Return the sorted indices of one step's examples, int64, each below ``examples``."""
+        positive_int(examples=examples)
         return self.draw_part(examples, range(examples), bits)
 
     def draw_part(self, examples: int, part: range, bits: BitSource) -> Tensor:
@@ -189,5 +194,102 @@ def _words_of_part(examples: int, part: range, bits: BitSource) -> npt.NDArray[n
     return words
 
 
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Which part of the data each example belongs to: a secret, as every draw is.
+
+    Guarantees:
+        Each example is put into a part by bits of its own, so that adding or removing one moves no
+        other. All parts are equally likely to within ``bands`` · 2^-64. Parts are of random size.
+
+    Attributes:
+        bands: number of parts.
+        parts: for each example the number of its part, from 0; uint8.
+    """
+
+    bands: int
+    parts: npt.NDArray[np.uint8] = field(repr=False)
+
+    @classmethod
+    def drawn(cls, examples: int, bands: int, bits: BitSource) -> "Partition":
+        """Put each example into a random part.
+
+        Raises:
+            DpvdError: if a number is not positive, or there are too many parts.
+        """
+        positive_int(examples=examples, bands=bands)
+        if bands > _MOST_PARTS:
+            raise DpvdError(f"bands must be at most {_MOST_PARTS}, got {bands}")
+        words = random_words(examples, bits)
+        return cls(bands, (words % np.uint64(bands)).astype(np.uint8))
+
+
+@dataclass(frozen=True)
+class CyclicSampler:
+    """Step t takes a Poisson sample of part t mod b of the data, which were divided at random.
+
+    An example that takes part in a step is in none of the b - 1 steps after it: what noise that is
+    correlated over b steps needs.
+
+    Guarantees:
+        Within its part every example is drawn independently with the same probability, as by
+        `PoissonSampler`.
+
+    Args:
+        sampling_prob: probability of each example of the part, above 0 and at most 1.
+        bands: number b of parts.
+
+    Raises:
+        DpvdError: if a number is out of range.
+
+    >>> from dpvd.mechanisms import SystemBits
+    >>> parts = Partition(2, np.array([0, 1, 1, 0], np.uint8))
+    >>> CyclicSampler(1.0, 2).draw(parts, step=5, bits=SystemBits())
+    tensor([1, 2])
+    """
+
+    sampling_prob: float
+    bands: int
+
+    def __post_init__(self) -> None:
+        PoissonSampler(self.sampling_prob)  # refuses what is no probability
+        positive_int(bands=self.bands)
+
+    def draw(self, partition: Partition, step: int, bits: BitSource) -> Tensor:
+        """Return the sorted indices of one step's examples, int64.
+
+        Raises:
+            DpvdError: if the partition has another number of parts.
+        """
+        if partition.bands != self.bands:
+            raise DpvdError(
+                f"this sampler is accounted for {self.bands} parts of the data, got"
+                f" {partition.bands}"
+            )
+        drawn = PoissonSampler(self.sampling_prob).draw(len(partition.parts), bits)
+        in_turn = torch.from_numpy(partition.parts)[drawn] == step % self.bands
+        return drawn[in_turn]
+
+    def bytes_per_draw(self, examples: int) -> int:
+        """Return how many random bytes a draw takes."""
+        return PoissonSampler(self.sampling_prob).bytes_per_draw(examples)
+
+    def event(self, noise_multiplier: float, steps: int) -> DpEvent:
+        """Return what the accountant has to account for after this many steps."""
+        return cyclic_event(noise_multiplier, self.sampling_prob, self.bands, steps)
+
+    def describe(self) -> str:
+        """Say in a few words how examples are chosen."""
+        return cyclic_in_words(self.sampling_prob, self.bands)
+
+    def expected_batch(self, examples: int) -> float:
+        """Return the mean number of examples in a step: what a noisy sum is divided by."""
+        return self.sampling_prob * examples / self.bands
+
+
 Sampler = PoissonSampler | FixedSizeSampler
-"""The samplers with a proven bound. Another one needs the theorem first."""
+"""The samplers with a proven bound. Another one needs the theorem first.
+
+`CyclicSampler`, whose draws depend on the step, has one for noise that is correlated, and not
+without.
+"""

@@ -7,12 +7,13 @@ divided by the L2 sensitivity *under the relation in force*.
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
-from dpvd.privacy.events import count_steps, fixed_size_event, poisson_event
+from dpvd.privacy.events import count_steps, cyclic_event, fixed_size_event, poisson_event
 from dpvd.privacy.group import group_epsilon, group_event
 from dpvd.privacy.guarantee import Guarantee, round_up
 from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret, privacy_curve
 from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.schedule import (
+    cyclic_in_words,
     fixed_size_in_words,
     poisson_in_words,
     sampled_event,
@@ -31,6 +32,8 @@ __all__ = [
     "SamplingKind",
     "accountant_for",
     "count_steps",
+    "cyclic_event",
+    "cyclic_in_words",
     "epsilon",
     "epsilon_curve",
     "fingerprint",

@@ -14,7 +14,15 @@ from dp_accounting import DpEvent
 from dpvd.errors import DpvdError, non_negative, positive_int
 from dpvd.privacy.enums import SamplingKind
 
-__all__ = ["Step", "count_steps", "fixed_size_event", "poisson_event"]
+__all__ = [
+    "CyclicSampledDpEvent",
+    "Step",
+    "count_steps",
+    "cyclic_event",
+    "fixed_size_event",
+    "is_cyclic",
+    "poisson_event",
+]
 
 
 @dataclass(frozen=True)
@@ -29,6 +37,13 @@ class Step:
     noise_multiplier: float
     sampling: SamplingKind | None = None
     sampling_prob: float = 1.0
+
+
+class CyclicSampledDpEvent(dp_accounting.PoissonSampledDpEvent):  # type: ignore[misc]
+    """A cycle of steps with correlated noise, which costs one example what a Poisson sample costs.
+
+    It is that for one example only: two of them are in different steps of a cycle.
+    """
 
 
 def poisson_event(noise_multiplier: float, sampling_prob: float, steps: int) -> DpEvent:
@@ -86,6 +101,47 @@ def fixed_size_event(
     gaussian = dp_accounting.GaussianDpEvent(float(noise_multiplier))
     step = dp_accounting.SampledWithoutReplacementDpEvent(examples, batch_size, gaussian)
     return _repeat(step, steps)
+
+
+def cyclic_event(noise_multiplier: float, sampling_prob: float, bands: int, steps: int) -> DpEvent:
+    """Describe steps on one of ``bands`` parts of the data after the other, with banded noise.
+
+    Each example belongs to one part, drawn at random. A step releases the sum over a Poisson sample
+    of its part, with noise C⁻¹ Z; C has ``bands`` bands and columns of norm at most 1, Z is
+    independent noise. What ``steps`` of them release of one example is what ⌈steps / bands⌉ steps
+    with independent noise release, each on a Poisson sample of all the data.
+
+    Edge cases: a part of a cycle counts as a whole one; ``sampling_prob`` 1 takes the whole part.
+
+    Args:
+        noise_multiplier: standard deviation of Z over L2 sensitivity, at least 0.
+        sampling_prob: chance of each example of the part to be in a batch, in (0, 1].
+        bands: how many parts and bands, at least 1.
+        steps: how many releases, at least 0.
+
+    Raises:
+        DpvdError: if an argument is out of range.
+
+    References: Choquette-Choo et al. (2023), arXiv 2306.08153, on amplification for banded
+    matrices; docs/correlated-noise.md has the argument for parts drawn at random.
+
+    >>> cyclic_event(2.0, 0.5, bands=4, steps=9).count
+    3
+    """
+    positive_int(bands=bands)
+    poisson_event(noise_multiplier, sampling_prob, steps)  # refuses what is out of range
+    gaussian = dp_accounting.GaussianDpEvent(float(noise_multiplier))
+    cycle = CyclicSampledDpEvent(float(sampling_prob), gaussian)
+    return _repeat(cycle, -(-steps // bands))
+
+
+def is_cyclic(event: DpEvent) -> bool:
+    """Return whether some of the steps had correlated noise."""
+    if isinstance(event, dp_accounting.ComposedDpEvent):
+        return any(is_cyclic(part) for part in event.events)
+    if isinstance(event, dp_accounting.SelfComposedDpEvent):
+        return is_cyclic(event.event)
+    return isinstance(event, CyclicSampledDpEvent)
 
 
 def _repeat(step: DpEvent, steps: int) -> DpEvent:

@@ -7,7 +7,7 @@ from dp_accounting import ComposedDpEvent, DpEvent
 from dpvd.errors import DpvdError, in_unit_interval, positive_int
 from dpvd.privacy.calibration import epsilon
 from dpvd.privacy.enums import Relation, SamplingKind
-from dpvd.privacy.events import count_steps, poisson_event
+from dpvd.privacy.events import count_steps, is_cyclic, poisson_event
 
 __all__ = ["group_epsilon", "group_event"]
 
@@ -34,8 +34,7 @@ def group_epsilon(event: DpEvent, delta: float, rows: int, *, relation: Relation
     positive_int(rows=rows)
     in_unit_interval(delta=delta)
     found = [_chained(event, delta, rows, relation)]
-    sampled = any(step.sampling is SamplingKind.FIXED_SIZE for step in count_steps(event))
-    if Relation.parse(relation) is Relation.ADD_OR_REMOVE and not sampled:
+    if Relation.parse(relation) is Relation.ADD_OR_REMOVE and _is_joint(event):
         together = group_event(event, rows, relation=relation)
         found.append(epsilon(together, delta, relation=relation))
     return min(found)
@@ -85,8 +84,8 @@ def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEve
         relation: which data sets count as neighbours.
 
     Raises:
-        DpvdError: for other relations than add-or-remove and for samples of fixed size, where this
-            argument does not hold.
+        DpvdError: for other relations than add-or-remove, for samples of fixed size and for
+            correlated noise, where this argument does not hold.
 
     >>> group_event(poisson_event(6.0, 1.0, 4), 3, relation="add-or-remove").events[0]
     SelfComposedDpEvent(event=GaussianDpEvent(noise_multiplier=2.0), count=4)
@@ -94,11 +93,10 @@ def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEve
     positive_int(rows=rows)
     steps = count_steps(event)
     one_way = Relation.parse(relation) is Relation.ADD_OR_REMOVE
-    fixed_size = any(step.sampling is SamplingKind.FIXED_SIZE for step in steps)
-    if not one_way or fixed_size:
+    if not one_way or not _is_joint(event):
         raise DpvdError(
-            "the cost of a group is known for the add-or-remove relation and Poisson sampling"
-            " only; account for the group as one unit instead"
+            "the cost of a group is known for the add-or-remove relation, Poisson sampling and"
+            " independent noise only; account for the group as one unit instead"
         )
     events = []
     for step, count in steps.items():
@@ -106,6 +104,12 @@ def group_event(event: DpEvent, rows: int, *, relation: Relation | str) -> DpEve
         sampling_prob = _any_of(rows, step.sampling_prob)
         events.append(poisson_event(noise, sampling_prob, count))
     return ComposedDpEvent(events)
+
+
+def _is_joint(event: DpEvent) -> bool:
+    """Return whether all rows of a group are drawn in the same steps, each by itself."""
+    fixed_size = any(step.sampling is SamplingKind.FIXED_SIZE for step in count_steps(event))
+    return not fixed_size and not is_cyclic(event)
 
 
 def _any_of(rows: int, sampling_prob: float) -> float:

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
 from typing import Any
 
-from dpvd.errors import DpvdError, in_unit_interval, non_negative, phrase, phrases
+from dpvd.errors import DpvdError, in_unit_interval, non_negative, phrase, phrases, positive_int
 from dpvd.privacy.enums import AccountantName, Relation
 
 __all__ = ["Guarantee", "round_up"]
@@ -67,6 +67,8 @@ class Guarantee:
     """What only the holder of the data knows, and did not say."""
     also_released: str = ""
     """What steps release beside the gradient, covered by the same noise multiplier; or nothing."""
+    bands: int = 1
+    """Over how many steps the noise is correlated; 1 if it is independent."""
 
     def __post_init__(self) -> None:
         if self.epsilon != math.inf:
@@ -80,6 +82,7 @@ class Guarantee:
         if self.also_released:
             released = phrase(self.also_released, "also_released")
             object.__setattr__(self, "also_released", released)
+        positive_int(bands=self.bands)
         for name in ("public", "tuned", "seen", "not_covered", "undeclared"):
             entries = getattr(self, name)
             if entries is not None:
@@ -137,8 +140,10 @@ class Guarantee:
 
     def _noise_size(self) -> str:
         size = self._multipliers()
+        if self.bands > 1:
+            size += f", correlated over up to {self.bands} steps,"
         if self.also_released:
-            return f"{size}, for the gradient and {self.also_released} together,"
+            return f"{size.removesuffix(',')}, for the gradient and {self.also_released} together,"
         return size
 
     def _multipliers(self) -> str:
@@ -167,6 +172,8 @@ class Guarantee:
         )
         if not self.also_released:
             del plain["also_released"]
+        if self.bands == 1:
+            del plain["bands"]
         return {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in plain.items()

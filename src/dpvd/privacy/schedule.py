@@ -10,6 +10,7 @@ from dpvd.privacy.events import fixed_size_event, poisson_event
 
 __all__ = [
     "MOST_STEPS",
+    "cyclic_in_words",
     "fixed_size_in_words",
     "poisson_in_words",
     "sampled_event",
@@ -58,6 +59,16 @@ def poisson_in_words(sampling_prob: float) -> str:
     if sampling_prob == 1:
         return "all examples in every step"
     return f"Poisson sampling with probability {sampling_prob:.6g}"
+
+
+def cyclic_in_words(sampling_prob: float, bands: int) -> str:
+    """Say that batches come from one part of the data after the other.
+
+    >>> cyclic_in_words(0.25, 4)
+    'Poisson sampling with probability 0.25 from one of 4 random parts of the data after the other'
+    """
+    how = "all" if sampling_prob == 1 else poisson_in_words(sampling_prob)
+    return f"{how} from one of {bands} random parts of the data after the other"
 
 
 def fixed_size_in_words(batch_size: int, examples: int) -> str:

@@ -120,6 +120,16 @@ class RunOptions:
             in_unit_interval,
         ),
     ] = None
+    bands: Annotated[
+        int | None,
+        Setting(
+            "Correlate the noise over so many steps, on batches from as many parts of the data in"
+            " turn; needs --learning-rate. Default: independent noise.",
+            Group.PRIVACY,
+            positive_int,
+            Part.PLAN,
+        ),
+    ] = None
     unit: Annotated[
         str | None,
         Setting(
@@ -302,6 +312,7 @@ class RunOptions:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
         self._check_optimizer()
         self._check_adaptive()
+        self._check_bands()
         if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
@@ -330,6 +341,21 @@ class RunOptions:
                 "clipping adaptive needs --learning-rate: the recipe's is for a clip norm that is"
                 " known beforehand"
             )
+
+    def _check_bands(self) -> None:
+        if self.bands in (None, 1):
+            return
+        if self.method is Method.NONE:
+            raise DpvdError("bands correlates privacy noise, and --method none has none")
+        if self.method is Method.DPVD and self.scale in (None, Scale.PRIVACY):
+            raise DpvdError(
+                "bands correlates the noise of steps, and --scale privacy rests on noise that is"
+                " independent: give --scale learned, or --method dpsgd or svi"
+            )
+        if self.optimizer is OptimizerKind.ADAM_BC:
+            raise DpvdError("optimizer adam-bc corrects for independent noise: leave out --bands")
+        if self.learning_rate is None:
+            raise DpvdError("bands needs --learning-rate: the recipe's is for independent noise")
 
     @classmethod
     def from_given(cls, given: Mapping[str, Any]) -> "RunOptions":

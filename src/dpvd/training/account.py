@@ -269,6 +269,7 @@ class Account:
             steps=sum(steps for _, steps in plans),
             noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
             noise_by_steps=_noise_by_steps(plans),
+            bands=max(plan.bands for plan, _ in plans),
             also_released="; ".join(
                 _distinct(one.also_released for one in every if one.also_released)
             ),

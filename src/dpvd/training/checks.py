@@ -10,9 +10,11 @@ from dpvd.errors import DpvdError
 from dpvd.nn import AdditiveNoise, tied_layers
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import SamplingKind
+from dpvd.training.adam_bc import NoiseAware
 
 __all__ = [
     "BatchOrigin",
+    "check_correlated",
     "check_declared",
     "check_steps_on_gradients",
     "check_tied",
@@ -26,6 +28,31 @@ class BatchOrigin(StrEnum):
     """From ``plan.batches``: others are refused."""
     DECLARED = "declared"
     """From the caller, who declares that they are drawn as the plan says; so the statement says."""
+
+
+def check_correlated(is_tied: bool, optimizer: torch.optim.Optimizer, batches: BatchOrigin) -> None:
+    """Raise where noise that is correlated over steps has no theorem, or nobody knows its part.
+
+    Args:
+        is_tied: whether layers take their scale from the privacy noise.
+        optimizer: any.
+        batches: where batches come from.
+    """
+    if batches is BatchOrigin.DECLARED:
+        raise DpvdError(
+            "correlated noise needs batches from plan.batches or plan.loader: of declared ones"
+            " nobody knows how the data were divided into parts. Use those, or bands=1"
+        )
+    if is_tied:
+        raise DpvdError(
+            "the model ties its dropout noise to the privacy noise of a step, which must be"
+            " independent of the steps before: use learned scales, or bands=1"
+        )
+    if isinstance(optimizer, NoiseAware):
+        raise DpvdError(
+            f"{type(optimizer).__name__} corrects for noise that is independent in each step: take"
+            " another optimizer, such as torch.optim.SGD with momentum, or bands=1"
+        )
 
 
 def check_declared(count: int, plan: PrivacyPlan) -> None:

@@ -55,6 +55,10 @@ def check_ranks(
             raise DpvdError(
                 "adaptive clipping works in one process: take another clipping for several"
             )
+        if plan.bands > 1:
+            raise DpvdError(
+                "correlated noise is kept in one process: take bands=1, or train in one process"
+            )
     program = import_module("dpvd")  # an import at the top would be a circle
     layout = [(name, tuple(p.shape), str(p.dtype)) for name, p in model.named_parameters()]
     trained = [name for name, p in model.named_parameters() if p.requires_grad]

@@ -28,12 +28,14 @@ from dpvd.grads import (
 )
 from dpvd.mechanisms import (
     BitSource,
+    CorrelatedNoise,
     Draw,
     GridNoise,
     SeededBits,
     check_draw,
     check_noise,
     noise_on_grid,
+    release_sums,
 )
 from dpvd.nn import KLGradient, kl_gradients
 from dpvd.plan import PrivacyPlan
@@ -42,6 +44,7 @@ from dpvd.ranks import Ranks, refuse_untold_group
 from dpvd.training.account import Account
 from dpvd.training.checks import (
     BatchOrigin,
+    check_correlated,
     check_declared,
     check_steps_on_gradients,
     check_tied,
@@ -164,7 +167,12 @@ class PrivateStep:
         check_parameters(optimizer, self.parameters)
         self._tied = check_tied(model, optimizer)
         check_ranks(self._ranks, model, plan, batches=self._batches, ledger=ledger)
-        self.update = Update(optimizer, plan.batch_size, self._ranks)
+        is_correlated = plan.private and plan.bands > 1
+        self._correlated = CorrelatedNoise(plan.bands) if is_correlated else None
+        if self._correlated is not None:
+            check_correlated(bool(self._tied), optimizer, self._batches)
+        release = release_sums if self._correlated is None else self._correlated.release
+        self.update = Update(optimizer, plan.batch_size, self._ranks, release)
         if not model.training:
             log.warning(
                 "the model is in eval mode: dropout is off, and so it will be trained; call"
@@ -177,9 +185,10 @@ class PrivateStep:
         self._prepaid = 0
         self.zeta = 0.0  # the scale that tied layers had in the last step
         # Writing the ledger at every step would cost time; a crash loses at most one block, a
-        # hundredth of the run.
+        # hundredth of the run. Whole cycles are paid for: what comes after a crash begins with one.
         has_ledger = bool(self._ranks.largest(int(ledger is not None)))
-        self._block = max(1, plan.steps // 100) if has_ledger else 1
+        block = max(1, plan.steps // 100) if has_ledger else 1
+        self._block = -(-block // plan.bands) * plan.bands
         self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
         self._catch_up()
         if self._account.changed_before():
@@ -221,6 +230,9 @@ class PrivateStep:
     def _private_step(self, batch: Batch, draw: Draw | None, grouping: Grouping) -> None:
         noise = self._grid_noise(grouping)
         check_noise(noise, grouping.parameters)
+        if self._correlated is not None:
+            assert draw is not None  # declared batches were refused
+            self._correlated.begin(draw, noise, grouping.parameters)
         self._tie_scale(noise.std)
         try:
             with self._ranks.together():

@@ -1,6 +1,6 @@
 """Where a step's gradients and noise meet, and how they reach the parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from dpvd.ranks import ALONE, Ranks
 from dpvd.training.adam_bc import NoiseAware
 
 __all__ = ["Update", "check_parameters", "tell_noise"]
+
+Release = Callable[..., None]
+"""Adds noise to sums, with the arguments of `release_sums`."""
 
 _NOT_PLAIN = ("momentum", "weight_decay", "maximize", "differentiable")  # options of SGD
 
@@ -44,14 +47,20 @@ class Update:
         optimizer: what moves the parameters.
         batch_size: S.
         ranks: the processes whose sums make one step.
+        release: what adds the noise to the sums.
     """
 
     def __init__(
-        self, optimizer: torch.optim.Optimizer, batch_size: int, ranks: Ranks = ALONE
+        self,
+        optimizer: torch.optim.Optimizer,
+        batch_size: int,
+        ranks: Ranks = ALONE,
+        release: Release = release_sums,
     ) -> None:
         self.optimizer = optimizer
         self.batch_size = batch_size
         self._ranks = ranks
+        self._release_sums = release
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._jacobian = Jacobian()
         self._sums: dict[str, Tensor] = {}  # of the parameters' shapes
@@ -148,7 +157,7 @@ class Update:
                 self._sums, noise, bits, scales=scales, parameters=parameters, ranks=self._ranks
             )
         else:
-            release_sums(self._sums, noise, bits, scales=scales, parameters=parameters)
+            self._release_sums(self._sums, noise, bits, scales=scales, parameters=parameters)
 
     @torch.no_grad()
     def discard(self) -> None:

@@ -35,6 +35,7 @@ _OF_NETWORKS = (
     "clipping",
     "clip_norm",
     "clip_quantile",
+    "bands",
     "batch_size",
     "epochs",
     "learning_rate",
