@@ -19,7 +19,6 @@ from dpvd.tabular import (
     choose_plain,
     fit_table,
 )
-from dpvd.tabular.fit import averaged_noise
 from tests.tabular.tables import area_under_curve, make_table
 
 STATISTICS = TableRecipe(
@@ -279,16 +278,3 @@ def test_what_does_not_fit_is_refused_and_nothing_is_written(changes, message, t
     with pytest.raises(DpvdError, match=message):
         fit_table(**arguments, folder=tmp_path / "run", **SEEDED)
     assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize("contraction", [0.0, 0.9, 1.0])
-def test_the_noise_of_averaged_iterates_is_that_of_the_recursion(contraction, generator):
-    steps, runs = 12, 20_000
-    iterate = torch.zeros(runs)
-    kept = []
-    for step in range(steps):
-        iterate = contraction * iterate + torch.randn(runs, generator=generator)
-        if step >= steps // 2:
-            kept.append(iterate)
-    measured = torch.stack(kept).mean(0).std().item()
-    assert averaged_noise(steps, contraction) == pytest.approx(measured, rel=0.03)

@@ -35,7 +35,7 @@ from dpvd.runs.recipes import (
     RecipeName,
 )
 from dpvd.settings import DELTA, RELATION, SAMPLING, Group, Part, Setting, check, settings_of
-from dpvd.training import Decay, OptimizerKind
+from dpvd.training import Decay, OptimizerKind, Posterior
 
 __all__ = ["RunOptions"]
 
@@ -287,6 +287,16 @@ class RunOptions:
         OptionalChoice[Scale],
         Setting("Source of the posterior scale ζ (dpvd). Default: privacy.", Group.NETWORK),
     ] = OptionalChoice(Scale)
+    posterior: Annotated[
+        OptionalChoice[Posterior],
+        Setting(
+            "Scale of the weights after training (dpvd): last-step, as tied in training;"
+            " accumulated, the noise that all steps left; learned, with --scale learned. Default:"
+            " last-step, or learned.",
+            Group.NETWORK,
+            part=Part.RECIPE,
+        ),
+    ] = OptionalChoice(Posterior)
 
     def __post_init__(self) -> None:
         check(self)
@@ -310,6 +320,7 @@ class RunOptions:
             )
         if self.scale is not None and self.method is not Method.DPVD:
             raise DpvdError(f"scale can be chosen for method dpvd only, not for {self.method}")
+        self._check_posterior()
         self._check_optimizer()
         self._check_adaptive()
         self._check_bands()
@@ -317,6 +328,18 @@ class RunOptions:
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
                 f" ({self.epsilon}), got {self.private_bounds}"
+            )
+
+    def _check_posterior(self) -> None:
+        if self.posterior is None:
+            return
+        if self.method is not Method.DPVD:
+            raise DpvdError(f"posterior can be chosen for method dpvd only, not for {self.method}")
+        needed = Scale.LEARNED if self.posterior is Posterior.LEARNED else Scale.PRIVACY
+        scale = self.scale or Scale.PRIVACY
+        if scale is not needed:
+            raise DpvdError(
+                f"--posterior {self.posterior} goes with --scale {needed}, not with {scale}"
             )
 
     def _check_optimizer(self) -> None:

@@ -21,10 +21,11 @@ from dpvd.runs.recipes import (
     default_clipping,
     default_steps,
     ordinary_recipe,
+    posterior_factor,
     private_recipe,
 )
 from dpvd.settings import Part
-from dpvd.training import Recipe
+from dpvd.training import Posterior, Recipe
 
 __all__ = ["PreparedRun", "prepare_run"]
 
@@ -174,4 +175,9 @@ def _recipe(options: RunOptions, plan: PrivacyPlan, rule: NetworkRule) -> Recipe
     recipe = private_recipe(plan, rule) if is_private else ordinary_recipe(rule)
     if options.method is Method.SVI:
         recipe = replace(recipe, weight_decay=1 / plan.examples)  # a standard normal prior
-    return replace(recipe, **options.given_for(Part.RECIPE))
+    if options.scale is Scale.LEARNED:
+        recipe = replace(recipe, posterior=Posterior.LEARNED)
+    recipe = replace(recipe, **options.given_for(Part.RECIPE))
+    if recipe.posterior is Posterior.ACCUMULATED:
+        recipe = replace(recipe, posterior_factor=posterior_factor(plan, recipe, rule))
+    return recipe

@@ -34,6 +34,7 @@ __all__ = [
     "default_clipping",
     "default_steps",
     "ordinary_recipe",
+    "posterior_factor",
     "private_recipe",
 ]
 
@@ -46,6 +47,7 @@ AVERAGE = 0.1  # of the steps, the last
 # Private training: large batches, few steps, and a learning rate that follows from the noise.
 PRIVATE_BATCH = 2048
 # Below this signal-to-noise ratio of the whole run less noise is better than faster learning.
+POSTERIOR_NOISE = 0.3  # in an output
 ENOUGH_SIGNAL = 400.0
 KL_WEIGHT = 0.01
 KL_WARMUP = 0.5  # of the steps, the first
@@ -105,6 +107,7 @@ class NetworkRule:
         momentum: of the private optimizer.
         decay: of the private learning rate.
         average: part of the steps, the last, whose iterates are averaged.
+        output_gain: noise in an output for noise of 1 in every weight.
     """
 
     layers: int
@@ -116,6 +119,7 @@ class NetworkRule:
     momentum: float = MOMENTUM
     decay: Decay = Decay.LINEAR
     average: float = AVERAGE
+    output_gain: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -260,6 +264,7 @@ class Mlp(NetworkRecipe):
             weight_noise=4.5 / gain,
             largest_move=150.0,
             ordinary_move=min(self.LARGEST_ORDINARY_MOVE, 150.0 / gain**2),
+            output_gain=gain,
         )
 
     def _draw(self, weight: Tensor, input_norm: float | None, generator: torch.Generator) -> None:
@@ -339,6 +344,7 @@ class Cnn(NetworkRecipe):
             weight_noise=0.155,
             largest_move=20.0,
             ordinary_move=0.5,
+            output_gain=4.5 / 0.155,  # as if the noise that it bears were that of the mlp
         )
 
     def _draw(self, weight: Tensor, input_norm: float | None, generator: torch.Generator) -> None:
@@ -408,6 +414,17 @@ def private_recipe(plan: PrivacyPlan, rule: NetworkRule) -> Recipe:
         kl_warmup=KL_WARMUP,
         average=rule.average,
     )
+
+
+def posterior_factor(plan: PrivacyPlan, recipe: Recipe, rule: NetworkRule) -> float:
+    """The part of the accumulated noise that averaging over weights bears: no data decides it.
+
+    Classes are told apart by differences of about 1 between outputs. Averaging over more noise than
+    a third of that flattens the probabilities, of a head that was stopped early above all.
+    """
+    noise = plan.noise_std(plan.clipping.sensitivity(plan.relation, groups=rule.layers))
+    left = recipe.noise_left(plan) * noise / plan.batch_size
+    return min(1.0, POSTERIOR_NOISE / (rule.output_gain * left))
 
 
 def ordinary_recipe(rule: NetworkRule) -> Recipe:

@@ -31,7 +31,14 @@ from dpvd.tabular.model import TableModel
 from dpvd.tabular.network import TableNetwork
 from dpvd.tabular.recipe import TableMethod, TableRecipe, choose
 from dpvd.tabular.rows import DerivedRows, rows_by_person
-from dpvd.training import Account, Recipe, charge_release, fit, has_begun
+from dpvd.training import (
+    Account,
+    Recipe,
+    accumulated_noise,
+    charge_release,
+    fit,
+    has_begun,
+)
 
 __all__ = ["TableFit", "fit_table", "rehearse_table"]
 
@@ -418,9 +425,12 @@ class _Work:
             return
         curvature = 1.0 if self.model.classes is None else _CURVATURE
         sensitivity = plan.clipping.sensitivity(plan.relation, 1)
-        per_step = rate * plan.noise_std(sensitivity) / plan.examples
-        contraction = max(0.0, 1 - rate * curvature / self.model.features)
-        std = per_step * averaged_noise(self.recipe.steps, contraction)
+        in_gradient = plan.noise_std(sensitivity) / plan.examples
+        std = in_gradient * accumulated_noise(
+            [rate] * self.recipe.steps,
+            averaged=math.ceil(AVERAGED * self.recipe.steps),
+            curvature=min(curvature / self.model.features, 1 / rate),
+        )
         if isinstance(self.model.head, TableNetwork):
             self.model.head.set_posterior(std)
         else:
@@ -453,21 +463,6 @@ def _seeded(plan: PrivacyPlan) -> torch.Generator | None:
     A source of its own, so that it tells nothing of the noise.
     """
     return None if plan.seed is None else torch.Generator().manual_seed(plan.seed)
-
-
-def averaged_noise(steps: int, contraction: float) -> float:
-    """Standard deviation of the mean of the last half of w_t = c w_(t-1) + ξ_t, ξ_t of variance 1.
-
-    >>> round(averaged_noise(2, 0.0), 3), round(averaged_noise(1, 1.0), 3)
-    (1.0, 1.0)
-    """
-    last = math.ceil(AVERAGED * steps)
-    variance = 0.0
-    for born in range(steps):
-        # What a draw of noise is worth in the iterates that are averaged.
-        ages = range(max(0, steps - last - born), steps - born)
-        variance += (sum(contraction**age for age in ages) / last) ** 2
-    return math.sqrt(variance)
 
 
 def _loss(model: TableModel, inputs: Tensor | DerivedRows, targets: Tensor) -> LossFn:

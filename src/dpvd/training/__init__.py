@@ -3,6 +3,7 @@
 from dpvd.losses import cross_entropy
 from dpvd.training.account import Account, charge_release, remember
 from dpvd.training.account_store import entries_of
+from dpvd.training.accumulated import accumulated_noise
 from dpvd.training.adam_bc import AdamBC, NoiseAware
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint
@@ -10,7 +11,7 @@ from dpvd.training.checks import BatchOrigin
 from dpvd.training.fit import CHECKPOINT, LEDGER, FitResult, Progress, fit, has_begun
 from dpvd.training.group import share_weights
 from dpvd.training.private import check_sampler, make_private, planned_like
-from dpvd.training.recipe import OptimizerKind, Recipe
+from dpvd.training.recipe import OptimizerKind, Posterior, Recipe
 from dpvd.training.schedules import Decay, Schedule
 from dpvd.training.step import Earlier, PrivateStep
 
@@ -27,10 +28,12 @@ __all__ = [
     "IterateAverage",
     "NoiseAware",
     "OptimizerKind",
+    "Posterior",
     "PrivateStep",
     "Progress",
     "Recipe",
     "Schedule",
+    "accumulated_noise",
     "charge_release",
     "check_sampler",
     "cross_entropy",

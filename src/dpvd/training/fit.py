@@ -19,6 +19,7 @@ from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon_curve
 from dpvd.ranks import Ranks
 from dpvd.training.averaging import IterateAverage
 from dpvd.training.checkpoint import Checkpoint, pack_optimizer, restore_optimizer
+from dpvd.training.posterior import check_posterior, set_posterior
 from dpvd.training.recipe import Recipe
 from dpvd.training.step import PrivateStep
 from dpvd.tree import leaves_of
@@ -132,6 +133,7 @@ def fit(
     """
     positive_int(evaluations=evaluations)
     columns = plan.check_data(data)
+    check_posterior(model, plan, recipe, optimizer)
     model.train()
     place = None if folder is None else Path(folder)
     moved_by = recipe.make_optimizer(model.parameters()) if optimizer is None else optimizer
@@ -181,6 +183,7 @@ def fit(
     # Before the average, which nobody else may hide behind.
     guarantee = run.step.guarantee(delta, accountant)
     run.average.apply()
+    set_posterior(run.step, recipe)
     run.step.accept_weights()
     model.eval()
     return FitResult(model, guarantee, run.history, run.step.taken, time.monotonic() - started)
@@ -395,7 +398,7 @@ class _Run:
             raise DpvdError(
                 f"the checkpoint in {self.folder} belongs to another plan than the ledger beside it"
             )
-        if facts["recipe"] != self.recipe.to_dict():
+        if Recipe.from_dict(facts["recipe"]) != self.recipe:
             raise DpvdError(
                 f"the run in {self.folder} was started with another recipe: resume with that one"
             )

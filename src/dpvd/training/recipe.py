@@ -11,10 +11,22 @@ from torch import nn
 
 from dpvd.errors import Choice, DpvdError, exact_fields, non_negative, positive
 from dpvd.plan import PrivacyPlan
+from dpvd.training.accumulated import accumulated_noise
 from dpvd.training.adam_bc import AdamBC
 from dpvd.training.schedules import Decay, Schedule, warm_up
 
-__all__ = ["OptimizerKind", "Recipe"]
+__all__ = ["OptimizerKind", "Posterior", "Recipe"]
+
+
+class Posterior(StrEnum):
+    """Which standard deviation the weights have after training; all cost no privacy."""
+
+    LAST_STEP = "last-step"
+    """Tied scales keep the noise of a step, the mean over those averaged: Algorithm 1."""
+    ACCUMULATED = "accumulated"
+    """Tied scales become the noise that all steps together left (`accumulated_noise`)."""
+    LEARNED = "learned"
+    """Scales stay as they were trained: for layers with learned ones."""
 
 
 class OptimizerKind(StrEnum):
@@ -49,6 +61,8 @@ class Recipe:
         average: fraction of the last steps whose iterates are averaged into the result; 0 returns
             the last one.
             Averaging is post-processing: it costs no privacy.
+        posterior: the scale of the weights after training.
+        posterior_factor: part of the accumulated noise that is taken for it.
     """
 
     learning_rate: float
@@ -60,9 +74,11 @@ class Recipe:
     kl_warmup: float = 0.0
     weight_decay: float = 0.0
     average: float = 0.0
+    posterior: Choice[Posterior] = Choice(Posterior.LAST_STEP)
+    posterior_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        positive(learning_rate=self.learning_rate)
+        positive(learning_rate=self.learning_rate, posterior_factor=self.posterior_factor)
         non_negative(gamma=self.gamma, kl_weight=self.kl_weight, weight_decay=self.weight_decay)
         for name in ("momentum", "kl_warmup", "average"):
             value = getattr(self, name)
@@ -73,6 +89,11 @@ class Recipe:
                     f"{name} is a fraction: at least 0 and at most 1 (momentum: below 1), got"
                     f" {value!r}"
                 )
+        if self.posterior is Posterior.ACCUMULATED and self.optimizer is not OptimizerKind.SGD:
+            raise DpvdError(
+                f"the noise that all steps of {self.optimizer} leave in a weight depends on its"
+                " gradients: an accumulated posterior needs sgd"
+            )
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         trainable = [p for p in parameters if p.requires_grad]
@@ -114,12 +135,35 @@ class Recipe:
         averaged = math.ceil(self.average * plan.steps)
         return plan.steps - averaged
 
+    def noise_left(self, plan: PrivacyPlan) -> float:
+        """What noise of standard deviation 1 in every mean gradient leaves in a weight.
+
+        Where the loss bends, training forgets some of it, which is not taken off here.
+
+        Raises:
+            DpvdError: if the optimizer is not SGD.
+        """
+        if self.optimizer is not OptimizerKind.SGD:
+            raise DpvdError(f"what is left of the noise is known for sgd, not {self.optimizer}")
+        schedule = self.schedule(plan)
+        return accumulated_noise(
+            [schedule(step) for step in range(plan.steps)],
+            momentum=self.momentum,
+            averaged=max(1, plan.steps - self.average_from(plan)),
+            curvature=self.weight_decay,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         plain = asdict(self)
         plain["optimizer"] = str(self.optimizer)
         plain["decay"] = str(self.decay)
+        del plain["posterior"], plain["posterior_factor"]
+        if self.posterior is not Posterior.LAST_STEP:  # older recipes know of no other
+            plain["posterior"] = str(self.posterior)
+            plain["posterior_factor"] = self.posterior_factor
         return plain
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        return cls(**exact_fields(values, cls, "a recipe"))
+        """Read what ``to_dict`` wrote; older recipes name no posterior."""
+        return cls(**exact_fields(values, cls, "a recipe", optional=("posterior", "posterior_factor")))

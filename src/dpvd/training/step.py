@@ -266,6 +266,12 @@ class PrivateStep:
         entries = sum(parameter.numel() for parameter in grouping.parameters.values())
         return noise_on_grid(sensitivity, self.plan.noise_std(sensitivity), entries)
 
+    def gradient_noise(self) -> float:
+        """Standard deviation zΔ/S of the privacy noise on each entry of a step's mean gradient."""
+        if not self.plan.private:
+            return 0.0
+        return self._grid_noise(self.clipper.current_grouping()).std / self.plan.batch_size
+
     # Adaptive clipping; nothing happens here under any other.
 
     def _begin_count(self) -> None:

@@ -36,6 +36,7 @@ _OF_NETWORKS = (
     "clip_norm",
     "clip_quantile",
     "bands",
+    "posterior",
     "batch_size",
     "epochs",
     "learning_rate",
