@@ -85,6 +85,8 @@ def test_a_posterior_that_cannot_be_had_is_refused():
         trained(replace(RECIPE, posterior="learned"))
     with pytest.raises(DpvdError, match="adaptive"):
         trained(RECIPE, replace(PLAN, clipping=Clipping("adaptive", 1.0)))
+    with pytest.raises(DpvdError, match="bands"):
+        trained(RECIPE, replace(PLAN, batch_size=10, bands=2))
     model = linear_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
     x = torch.ones(40, 500)

@@ -44,6 +44,11 @@ def check_posterior(
             "an accumulated posterior follows from the recipe's own optimizer: pass none, or choose"
             " another posterior"
         )
+    if plan.bands > 1:
+        raise DpvdError(
+            "correlated noise (bands above 1) takes some of itself back, which an accumulated"
+            " posterior does not know of: choose another posterior, or bands=1"
+        )
     if plan.clipping.is_adaptive:
         raise DpvdError(
             "under adaptive clipping the noise of a step is not known beforehand, so what all steps"
