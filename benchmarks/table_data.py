@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["TABLES", "Column", "Table", "encode", "load", "splits"]
+__all__ = ["TABLES", "Column", "Table", "encode", "is_hat", "load", "splits"]
 
 Array = npt.NDArray[np.float64]
 TABLES = ("adult", "german", "pima", "breast")
@@ -147,6 +147,17 @@ def encode(table: Table, knots: int) -> tuple[Array, npt.NDArray[np.int64]]:
         parts.append(part)
         groups += [place] * part.shape[1]
     return np.hstack(parts), np.array(groups)
+
+
+def is_hat(table: Table, knots: int) -> npt.NDArray[np.bool_]:
+    """Which of the features of `encode` are hat functions: the last ones of every number."""
+    marks: list[bool] = []
+    for column in table.columns:
+        if column.categories:
+            marks += [False] * column.categories
+        else:
+            marks += [False] * (2 if column.may_be_missing else 1) + [True] * knots
+    return np.array(marks)
 
 
 def _encode_number(column: Column, knots: int) -> Array:

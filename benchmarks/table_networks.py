@@ -59,11 +59,13 @@ def _network(z: Array, rng: np.random.Generator) -> Array:
     return base + 0.85 * _standard(units @ rng.normal(size=6))
 
 
-KINDS: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+RULES: dict[str, Callable[[Array, np.random.Generator], Array]] = {
+    "a line": _line,
     "single columns": _single,
     "products": _products,
     "a network": _network,
 }
+KINDS = ("single columns", "products", "a network")
 
 
 def made_up(kind: str, rows: int, columns: int, seed: int) -> Table:
@@ -72,7 +74,7 @@ def made_up(kind: str, rows: int, columns: int, seed: int) -> Table:
     mixing = np.eye(columns) + rng.normal(size=(columns, columns)) * 0.6 / np.sqrt(columns)
     z = rng.normal(size=(rows, columns)) @ mixing
     z /= z.std(axis=0)
-    scores = _SIGNAL * _standard(KINDS[kind](z, rng)) - _OFFSET
+    scores = _SIGNAL * _standard(RULES[kind](z, rng)) - _OFFSET
     y = (rng.random(rows) < 1 / (1 + np.exp(-scores))).astype(np.int64)
     inside = np.clip(z, -_BOUND, _BOUND)
     return Table(kind, [Column(column, -_BOUND, _BOUND) for column in inside.T], y)
@@ -80,7 +82,7 @@ def made_up(kind: str, rows: int, columns: int, seed: int) -> Table:
 
 def measure(table: Table, rows: int, network: str) -> tuple[float, float]:
     """AUC and loss of a model of the first rows on the others; noise from the system."""
-    knots = knots_for(rows, EPSILON)
+    knots = knots_for(rows, EPSILON, len(table.columns))
     encoded, groups = encode(table, knots)
     x = torch.tensor(encoded, dtype=torch.float32)
     y = torch.tensor(table.y)

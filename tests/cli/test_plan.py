@@ -32,7 +32,7 @@ def test_budgets_come_in_order_and_buy_the_recipe_that_a_run_would_take(planned)
     rows, _ = planned
     assert [row["epsilon"] for row in rows] == [0.05, 4.0]
     for row in rows:
-        knots = knots_for(800, row["epsilon"])
+        knots = knots_for(800, row["epsilon"], 6)
         recipe = choose(800, 6 * (1 + knots), row["epsilon"], 1e-4, classes=3, hats=6 * knots)
         parts = recipe.parts()
         assert row["recipe"] == recipe.method

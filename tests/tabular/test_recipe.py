@@ -55,9 +55,31 @@ def test_a_recipe_that_makes_no_sense_is_refused(wrong):
 
 
 def test_few_people_get_no_knots_and_many_get_a_limited_number():
-    assert knots_for(800, 1.0) == 0
-    assert knots_for(32_561, 1.0) == 14
-    assert knots_for(10**9, 1.0) == 16
+    assert knots_for(800, 1.0, 20) == 0
+    assert knots_for(32_561, 1.0, 20) == 14
+    assert knots_for(10**9, 1.0, 20) == 16
+
+
+def test_few_columns_get_knots_with_fewer_people():
+    assert knots_for(500, 1.0, 8) == 5
+    assert knots_for(499, 1.0, 8) == 0
+    assert knots_for(800, 0.31, 8) == 5
+    assert knots_for(800, 0.29, 8) == 0
+    assert knots_for(800, 1.0, 11) == 0
+    assert knots_for(800, 1.0, 8, is_regression=True) == 0
+    assert knots_for(32_561, 1.0, 8) == 14
+    assert knots_for(10**9, 1.0, 8) == 16
+
+
+def test_hats_do_not_count_where_steps_are_weighed_against_statistics():
+    assert choose(700, 60, 1.0, 1e-5, classes=2).method is TableMethod.STATISTICS
+    assert choose(700, 60, 1.0, 1e-5, classes=2, hats=50).method is TableMethod.STEPS
+
+
+def test_the_bound_on_gradients_is_tight_where_noise_is_large():
+    assert choose(700, 10, 1.0, 1e-5, classes=2).clip_norm == 0.5
+    assert choose(7000, 10, 1.0, 1e-5, classes=2, network="linear").clip_norm == 0.7
+    assert choose(700, 10, 1.0, 1e-5, classes=None).clip_norm == 0.7
 
 
 @pytest.mark.parametrize("classes", [2, 3, 7])

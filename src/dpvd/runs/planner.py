@@ -138,7 +138,7 @@ def offers(
 
 def _for_table(shape: Shape, budget: float, delta: float, unit_rows: int) -> Offer:
     """The recipe for tables: its columns are taken as numbers, which hat functions may join."""
-    knots = knots_for(shape.examples, budget)
+    knots = knots_for(shape.examples, budget, shape.features)
     features = shape.features * (1 + knots)
     hats = shape.features * knots
     recipe = choose(shape.examples, features, budget, delta, classes=shape.classes, hats=hats)

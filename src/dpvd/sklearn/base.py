@@ -123,7 +123,9 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         )
         schema = found.schema
         epsilon_left = epsilon - (share or 0.0)
-        encoder = Encoder(schema, knots=knots_for(examples, epsilon_left))
+        columns = max(1, len(schema.used))
+        knots = knots_for(examples, epsilon_left, columns, is_regression=labels.classes is None)
+        encoder = Encoder(schema, knots=knots)
         features = encode(columns_of(table, names), encoder)
         done = fit_table(
             features if rows is None else features[rows],

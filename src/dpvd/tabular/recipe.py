@@ -21,8 +21,13 @@ __all__ = [
     "knots_for",
 ]
 
-# Below this many examples per feature and unit of noise a step on all features drowns in noise.
+# Below this many examples per feature (hats left out) and unit of noise a step on all features
+# drowns in noise.
 _SIGNAL_FOR_STEPS = 6.0
+# Below this many of them, noise outweighs what a tighter bound on gradients bends.
+_SIGNAL_FOR_LOOSE_CLIP = 20.0
+_TIGHT_CLIP = 0.5
+_LOOSE_CLIP = 0.7
 # Standard deviation that the noise of all steps together puts on a score, before it is averaged.
 _SCORE_NOISE = {"classes": 1.0, "regression": 0.15}
 # The largest learning rate at which steps on rows of length 1 are stable.
@@ -41,6 +46,12 @@ _SIGNAL_FOR_NETWORK = 130.0
 _PLAIN_RATES = (4.0, 8.0)
 _PLAIN_STEPS = (20, 300)
 _MOST_KNOTS = 16
+# A table of few columns can pay for five knots with fewer people than others, if there are at
+# least so many and N ε is at least so much for each column; see docs/tables.md.
+_FEW_COLUMNS = 10
+_KNOTS_OF_FEW_COLUMNS = 5
+_LEAST_PEOPLE = 500
+_BUDGET_PER_COLUMN = 30
 
 
 class TableMethod(StrEnum):
@@ -169,7 +180,8 @@ def choose(
     """The recipe for a table of this shape and a budget of this size.
 
     With z the noise multiplier that one release with the whole budget has, N examples and d
-    features, the signal of a step over its noise grows with N / (z d). Where that is small, one
+    features (hats left out), the signal of a step over its noise grows with N / (z d). Where that
+    is small, one
     release of moments is all that can be had of the budget, and features should be few; where it is
     large, steps on whitened rows learn what a linear regression cannot, and where it is larger
     still, hidden units learn what no linear model can. Steps of size η change scores by noise of
@@ -204,24 +216,24 @@ def choose(
         raise DpvdError(f"hats must be some of the {features} features, got {hats!r}")
     people = _people_per_noise(examples, epsilon, delta, accountant, relation)
     outputs = 1 if classes is None else max(1, classes - 1)
-    signal = people / math.sqrt(outputs)
+    signal = people / (math.sqrt(outputs) * (features - hats))
     if kind is TableNetworkKind.AUTO:
-        enough = signal / (features - hats) >= _SIGNAL_FOR_NETWORK
-        has_steps = signal / features >= _SIGNAL_FOR_STEPS
-        is_mlp = (enough and has_steps and classes is not None) or hidden is not None
+        enough = signal >= _SIGNAL_FOR_NETWORK
+        is_mlp = (enough and classes is not None) or hidden is not None
         kind = TableNetworkKind.MLP if is_mlp else TableNetworkKind.LINEAR
     if hidden is not None and kind is TableNetworkKind.LINEAR:
         raise DpvdError("hidden units are for the network mlp: a linear model has none")
     is_regression = classes is None
     if kind is TableNetworkKind.MLP:
         return _network(people, hidden or _HIDDEN, is_regression=is_regression)
-    if signal / features < _SIGNAL_FOR_STEPS:
+    if signal < _SIGNAL_FOR_STEPS:
         return TableRecipe(
             TableMethod.STATISTICS, mean=0.2, second=0.1, cross=0.6, calibration=0.1, ridge=2.0
         )
     largest = _LARGEST_RATE[_kind(is_regression)]
     steps, rate = _pace(people, (largest, largest), _STEPS, is_regression=is_regression)
     calibration = 0.05 if is_regression else 0.0
+    is_tight = signal < _SIGNAL_FOR_LOOSE_CLIP and not is_regression
     return TableRecipe(
         TableMethod.STEPS,
         mean=0.1,
@@ -230,6 +242,7 @@ def choose(
         training=1 - 0.1 - 0.15 - calibration,
         steps=steps,
         learning_rate=rate,
+        clip_norm=_TIGHT_CLIP if is_tight else _LOOSE_CLIP,
     )
 
 
@@ -340,16 +353,28 @@ def _kind(is_regression: bool) -> str:
     return "regression" if is_regression else "classes"
 
 
-def knots_for(examples: int, epsilon: float) -> int:
+def knots_for(examples: int, epsilon: float, columns: int, *, is_regression: bool = False) -> int:
     """How many knots the encoding of a number should have, beside its value; 0 for none.
 
     A number is encoded by its value, scaled to [-1, 1], and by hat functions at this many knots,
-    which let a linear model bend. Each costs a feature, so few people or a small ε pay for none.
+    which let a linear model bend. Each costs a feature, so few people or a small ε pay for none,
+    unless there are classes to tell apart and columns are few. Numbers as targets were learnt worse
+    so, in made-up tables of a few hundred people.
 
-    >>> knots_for(800, 1.0), knots_for(32_561, 0.5), knots_for(32_561, 1.0)
-    (0, 10, 14)
+    Args:
+        examples: N.
+        epsilon: the budget.
+        columns: of the table, without its target.
+        is_regression: whether the target is a number.
+
+    >>> knots_for(800, 1.0, 20), knots_for(800, 1.0, 8), knots_for(32_561, 1.0, 14)
+    (0, 5, 14)
     """
-    positive_int(examples=examples)
+    positive_int(examples=examples, columns=columns)
     positive(epsilon=epsilon)
-    knots = round(math.sqrt(examples * epsilon / 160))
+    budget = examples * epsilon
+    knots = round(math.sqrt(budget / 160))
+    few = columns <= _FEW_COLUMNS and not is_regression
+    if few and examples >= _LEAST_PEOPLE and budget >= _BUDGET_PER_COLUMN * columns:
+        return min(max(knots, _KNOTS_OF_FEW_COLUMNS), _MOST_KNOTS)
     return 0 if knots < 3 else min(knots, _MOST_KNOTS)

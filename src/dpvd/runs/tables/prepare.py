@@ -128,7 +128,9 @@ def prepare_table(
     people = count_units(source, schema, test_fraction=choice.test_fraction, seed=seed)
     knots = 0
     if people:
-        knots = knots_for(people, _epsilon_to_learn(options) if is_private else 1.0)
+        budget = _epsilon_to_learn(options) if is_private else 1.0
+        is_regression = not schema.target.classes
+        knots = knots_for(people, budget, len(schema.used), is_regression=is_regression)
     encoder = Encoder(provisional(schema, estimated), knots=knots)
     parts = _load(choice, source, encoder, seed)
     test = _test(choice, encoder, parts)
