@@ -80,7 +80,9 @@ def mu_of_gaussian_scores(scores: Scores, confidence: float) -> float:
     counts = len(scores.inside), len(scores.outside)
     difference = float(scores.inside.mean() - scores.outside.mean())
     degrees = sum(counts) - 2
-    squares = sum(float(np.square(part - part.mean()).sum()) for part in _parts(scores))
+    squares = sum(
+        float(np.square(part - part.mean()).sum()) for part in (scores.inside, scores.outside)
+    )
     if difference <= 0:
         return 0.0
     if squares == 0:
@@ -140,10 +142,11 @@ def epsilon_by_threshold(
     """
     in_unit_interval(confidence=confidence)
     each = (1 - confidence) / 2
-    threshold = _best_threshold(*(part[: len(part) // _SELECTING] for part in _parts(scores)), each)
-    alarms, misses = _rates(
-        *(part[len(part) // _SELECTING :] for part in _parts(scores)), threshold, each
-    )
+    inside, outside = scores.inside, scores.outside
+    first_inside = len(inside) // _SELECTING
+    first_outside = len(outside) // _SELECTING
+    threshold = _best_threshold(inside[:first_inside], outside[:first_outside], each)
+    alarms, misses = _rates(inside[first_inside:], outside[first_outside:], threshold, each)
     if alarms >= 1 or misses >= 1:
         return 0.0
 
@@ -152,10 +155,6 @@ def epsilon_by_threshold(
 
     noise = least_refuted_noise(refutes, family.claimed_noise)
     return 0.0 if noise is None else family.epsilon(noise, delta)
-
-
-def _parts(scores: Scores) -> tuple[Array, Array]:
-    return scores.inside, scores.outside
 
 
 def _rates(

@@ -182,9 +182,10 @@ def choose(
     With z the noise multiplier that one release with the whole budget has, N examples and d
     features (hats left out), the signal of a step over its noise grows with N / (z d). Where that
     is small, one release of moments is all that can be had of the budget, and features should be
-    few; where it is large, steps on whitened rows learn what a linear regression cannot, and where it is larger
-    still, hidden units learn what no linear model can. Steps of size η change scores by noise of
-    standard deviation ηTz/N, and a good size of that is the same for all tables: it determines η T.
+    few; where it is large, steps on whitened rows learn what a linear regression cannot, and where
+    it is larger still, hidden units learn what no linear model can. Steps of size η change scores
+    by noise of standard deviation ηTz/N, and a good size of that is the same for all tables: it
+    determines η T.
 
     Args:
         examples: N, people rather than rows if people have several.

@@ -166,4 +166,5 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """Read what ``to_dict`` wrote; older recipes name no posterior."""
-        return cls(**exact_fields(values, cls, "a recipe", optional=("posterior", "posterior_factor")))
+        optional = ("posterior", "posterior_factor")
+        return cls(**exact_fields(values, cls, "a recipe", optional=optional))
