@@ -5,7 +5,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 MINUTES ?= 20
 
-.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million torture clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million torture fuzz clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -51,6 +51,9 @@ tutorial-million: .venv/ready
 # Slow: runs that are killed at random instants, 300 times, and resumed; a few of them are in make test.
 torture: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.torture --kills 300
+# Slow: damaged files for every reader, a million; some hundreds are in make test.
+fuzz: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.fuzz --inputs 1000000
 opacus-norms: .venv/ready
 	$(BIN)/python -m benchmarks.opacus_norms
 # Opacus' own tests of per-example gradients against our engines, in an environment of their own.

@@ -41,7 +41,10 @@ def is_finite_number(value: object) -> TypeGuard[float]:
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return math.isfinite(value)
+    try:
+        return math.isfinite(value)
+    except OverflowError:  # an integer beyond all floating-point numbers
+        return False
 
 
 def positive(**named: float) -> None:

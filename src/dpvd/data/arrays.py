@@ -139,11 +139,15 @@ def read_archive(path: Path) -> dict[str, np.ndarray]:
     """Return all arrays in an ``.npz`` file by name; Python objects in it are refused."""
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {name: archive[name] for name in archive.files}
+            arrays = {name: archive[name] for name in archive.files}
     except (ValueError, EOFError, OSError, zipfile.BadZipFile, MemoryError) as error:
         raise DpvdError(_broken(path, error)) from error
     except Exception as error:  # zlib.error and others that a damaged archive provokes
         raise DpvdError(f"{path} is damaged ({type(error).__name__}): write it again") from error
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):  # a member that does not begin like an array
+            raise DpvdError(f"{path}: {shortened(name)} is no array: write it again with np.savez")
+    return arrays
 
 
 def _broken(path: Path, error: Exception) -> str:
@@ -175,7 +179,7 @@ def _refuse_bomb(path: Path) -> None:
     try:
         with zipfile.ZipFile(path) as archive:
             unpacked = sum(entry.file_size for entry in archive.infolist())
-    except (zipfile.BadZipFile, OSError) as error:
+    except (zipfile.BadZipFile, NotImplementedError, ValueError, OSError) as error:
         raise DpvdError(_broken(path, error)) from error
     if unpacked > _LARGEST_UNPACKED and unpacked > _LARGEST_RATIO * path.stat().st_size:
         raise DpvdError(

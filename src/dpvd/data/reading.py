@@ -16,6 +16,9 @@ _CSV = (".csv", ".tsv", ".txt")
 _PARQUET = (".parquet", ".pq")
 _ARROW = (".arrow", ".feather", ".ipc")
 
+# What Polars raises on a damaged file; a panic of its Rust code is no Exception.
+_DAMAGED = (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, ValueError)
+
 # How files begin that are no text, with what they are.
 _SIGNATURES = {
     b"PK\x03\x04": "a zip archive (or a spreadsheet)",
@@ -84,17 +87,19 @@ def _polars_source(
     complaint = f"{path} is a damaged {format_name} file"
     try:
         names = scan(path).collect_schema().names()
-    except (pl.exceptions.PolarsError, OSError) as error:
+    except _DAMAGED as error:
         raise DpvdError(complaint) from error
     columns = check_columns([name.strip() for name in names], str(path))
 
     def batches() -> Iterator[pl.DataFrame]:
-        reading = scan(path).collect_batches(chunk_size=BATCH_ROWS, maintain_order=True, lazy=True)
         try:
+            reading = scan(path).collect_batches(
+                chunk_size=BATCH_ROWS, maintain_order=True, lazy=True
+            )
             for frame in reading:
                 frame.columns = list(columns)
                 yield frame
-        except (pl.exceptions.PolarsError, OSError) as error:
+        except _DAMAGED as error:
             raise DpvdError(complaint) from error
 
     return TableSource(str(path), columns, batches)

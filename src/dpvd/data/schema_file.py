@@ -29,7 +29,7 @@ def read_schema(path: str | Path) -> Schema:
         values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as error:
         raise DpvdError(f"the schema {path} cannot be read ({error.strerror})") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no UTF-8, numbers without end
         raise DpvdError(f"the schema {path} is no TOML: {error}") from error
     try:
         return Schema.from_dict(values)

@@ -191,7 +191,7 @@ class Clipping:
         try:
             return cls(**fields)
         except TypeError as error:
-            raise DpvdError(f"not a description of clipping: {dict(fields)!r}") from error
+            raise DpvdError(f"not a description of clipping: {fields!r}") from error
 
 
 def _defaults(name: str) -> Any:

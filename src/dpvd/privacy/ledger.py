@@ -359,7 +359,7 @@ def _read_header(path: Path, lines: list[bytes]) -> tuple[str, bool]:
         version = header["version"]
         plan = header["plan"]
         fingerprint = header["fingerprint"]
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (IndexError, KeyError, TypeError, ValueError, RecursionError):
         raise DpvdError(
             f"{path} does not begin like a ledger; if its run never started, delete it and start"
             " again"

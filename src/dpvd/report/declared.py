@@ -61,10 +61,12 @@ def _read(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as error:
         raise DpvdError(f"{path} cannot be read: {error}") from error
     try:
-        return check_declared(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+        values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
         raise DpvdError(
             f'{path} is no TOML ({error}): write one line for each declaration, owner = "Ward 7"'
         ) from error
+    try:
+        return check_declared(values)
     except DpvdError as error:
         raise DpvdError(f"{path}: {error}") from error

@@ -87,7 +87,7 @@ def read_manifest(folder: Path) -> Manifest:
     try:
         values = json.loads(content) if len(content) <= _LARGEST else None
         manifest = _parsed(values)
-    except (KeyError, TypeError, ValueError, RecursionError):
+    except (AttributeError, KeyError, TypeError, ValueError, RecursionError):
         raise DpvdError(
             f"{path} is damaged: it is not a manifest that this program wrote"
         ) from None

@@ -100,7 +100,7 @@ class RunRecord:
             return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError:
             raise DpvdError(f"{folder} holds no finished run: there is no {RECORD} in it") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise DpvdError(f"the record {path} cannot be read: {error}") from error
 
     @classmethod
@@ -145,7 +145,7 @@ class RunRecord:
     def epsilon(self) -> float | None:
         """ε that the run spent; None if it is not private."""
         value = self.guarantee["epsilon"]
-        return None if value == "inf" else float(value)
+        return float(value) if is_finite_number(value) else None
 
     @property
     def is_private(self) -> bool:
@@ -160,7 +160,7 @@ class RunRecord:
         """Epochs and values of one quantity of the history."""
         epochs = []
         values = []
-        for row in self.history:
+        for row in _mappings(self.history):
             epoch = row.get("epoch")
             value = row.get(name)
             if is_finite_number(epoch) and is_finite_number(value):
@@ -171,7 +171,7 @@ class RunRecord:
     def reliability_bins(self) -> list[tuple[float, float, float]]:
         """Confidence, accuracy and count of every bin of confidence that holds an example."""
         rows = []
-        for bin_ in self.test.get("reliability") or []:
+        for bin_ in _mappings(self.test.get("reliability")):
             row = (bin_.get("confidence"), bin_.get("accuracy"), bin_.get("count"))
             if all(is_finite_number(value) for value in row) and row[2] > 0:
                 rows.append(row)
@@ -179,7 +179,10 @@ class RunRecord:
 
     def confusion_matrix(self) -> npt.NDArray[np.float64] | None:
         """Counts [true class, predicted class], or None if there is no square matrix."""
-        matrix = np.array(self.test.get("confusion") or [], dtype=float)
+        try:
+            matrix = np.array(self.test.get("confusion") or [], dtype=float)
+        except (TypeError, ValueError, OverflowError):
+            return None
         is_square = matrix.ndim == 2 and matrix.shape[0] == matrix.shape[1]
         return matrix if is_square and matrix.size else None
 
@@ -187,15 +190,30 @@ class RunRecord:
         """Layer key, edges and counts of every log α histogram that is consistent."""
         layers = []
         for key, histogram in self.alpha.items():
-            edges = histogram.get("edges") or []
-            counts = histogram.get("counts") or []
+            if not isinstance(histogram, Mapping):
+                continue
+            edges = _numbers(histogram.get("edges"))
+            counts = _numbers(histogram.get("counts"))
             if counts and len(edges) == len(counts) + 1:
                 layers.append((str(key), edges, counts))
         return layers
 
     def layer_name(self, key: str) -> str:
         """A layer's line in the model summary, by its key: "0: AdditiveLinear 64→1000" of "0"."""
-        for line in self.model["layers"]:
+        lines = self.model["layers"]
+        for line in lines if isinstance(lines, list) else []:
             if str(line).partition(":")[0].strip() == key:
                 return str(line)
         return f"layer {key}"
+
+
+def _mappings(rows: object) -> list[Any]:
+    """The rows that are what they should be."""
+    return [row for row in rows if isinstance(row, Mapping)] if isinstance(rows, list) else []
+
+
+def _numbers(values: object) -> list[float]:
+    """A list of numbers; empty if there is anything else in it."""
+    if not isinstance(values, list) or not all(is_finite_number(value) for value in values):
+        return []
+    return values

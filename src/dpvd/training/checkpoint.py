@@ -59,7 +59,9 @@ class Checkpoint:
             raise DpvdError(
                 f"there is no checkpoint at {path}: start the run again without resuming"
             ) from None
-        except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        except DpvdError:
+            raise
+        except (SafetensorError, OSError, KeyError, ValueError, RecursionError) as error:
             raise DpvdError(
                 f"the checkpoint {path} is damaged ({error}): restore it from a copy, or start a"
                 " new run"

@@ -1,0 +1,123 @@
+"""Readers of damaged files raise one exception type; ``make fuzz`` reads a million of them."""
+
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from tools.fuzz import RECORD, Reader, change_json, fuzz, readers
+
+from dpvd.data import load_arrays, read_schema
+from dpvd.errors import DpvdError, is_finite_number
+from dpvd.grads import Clipping
+from dpvd.privacy import Ledger
+from dpvd.runs import RunRecord
+from dpvd.runs.manifest import read_manifest
+from dpvd.training.checkpoint import FORMAT, Checkpoint
+
+NAMES = [
+    "table.csv",
+    "table.parquet",
+    "arrays.npz",
+    "schema.toml",
+    "plan.json",
+    "record.json",
+    "ledger.jsonl",
+    "model.safetensors",
+    "checkpoint.safetensors",
+    "manifest.json",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_damaged_files_are_read_or_refused(tmp_path, name):
+    (reader,) = [each for each in readers(tmp_path) if each.name == name]
+    path = tmp_path / name
+    path.write_bytes(reader.valid)
+    reader.read(path)  # as it is, it is read
+    assert fuzz(reader, 60, seed=2, place=tmp_path) == []
+
+
+def test_all_readers_are_here(tmp_path):
+    assert [each.name for each in readers(tmp_path)] == NAMES
+
+
+def test_a_reader_that_lets_another_exception_out_is_found(tmp_path):
+    reader = Reader("a.json", b'{"a": 1}', lambda path: 1 / 0, (change_json,))
+    (found,) = fuzz(reader, 5, seed=1, place=tmp_path)
+    assert "ZeroDivisionError" in found
+
+
+# What fuzzing has found.
+
+
+def test_an_integer_beyond_floating_point_is_no_finite_number():
+    assert not is_finite_number(10**400)
+
+
+@pytest.mark.parametrize("fields", [1, "flat", [["mode", "flat"]], None])
+def test_clipping_of_another_type_is_refused(fields):
+    with pytest.raises(DpvdError, match="not a description of clipping"):
+        Clipping.from_dict(fields)
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "a = " + "9" * 5000])
+def test_a_schema_without_end_is_refused(tmp_path, text):
+    (tmp_path / "schema.toml").write_text(text)
+    with pytest.raises(DpvdError, match="is no TOML"):
+        read_schema(tmp_path / "schema.toml")
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b"9" * 5000])
+def test_a_ledger_without_end_is_refused(tmp_path, line):
+    (tmp_path / "ledger.jsonl").write_bytes(line + b"\n")
+    with pytest.raises(DpvdError, match="does not begin like a ledger"):
+        Ledger.open(tmp_path / "ledger.jsonl")
+
+
+@pytest.mark.parametrize("part", ["files", "heads"])
+def test_a_manifest_of_other_types_is_refused(tmp_path, part):
+    content = {"files": {}, "format": 1, "heads": {}} | {part: 0.5}
+    (tmp_path / "manifest.json").write_text(json.dumps(content))
+    with pytest.raises(DpvdError, match="is damaged"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("facts", ["[" * 100_000, "9" * 5000])
+def test_facts_of_a_checkpoint_without_end_are_refused(tmp_path, facts):
+    header = json.dumps({"__metadata__": {"format": FORMAT, "facts": facts}}).encode()
+    path = tmp_path / "checkpoint.safetensors"
+    path.write_bytes(len(header).to_bytes(8, "little") + header)
+    with pytest.raises(DpvdError, match="is damaged"):
+        Checkpoint.load(path)
+
+
+def test_a_member_of_an_archive_that_is_no_array_is_refused(tmp_path):
+    path = tmp_path / "arrays.npz"
+    np.savez(path, x=np.ones((4, 2)))
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.writestr("y.npy", b"print(1)")
+    with pytest.raises(DpvdError, match="y is no array"):
+        load_arrays(path)
+
+
+@pytest.mark.parametrize(
+    ("part", "name", "value"),
+    [("test", "reliability", [1]), ("test", "confusion", [[1], [1, 2]]), ("alpha", "0", 0.5)],
+)
+def test_parts_of_a_record_that_make_no_sense_are_skipped(part, name, value):
+    values = json.loads(RECORD.read_text())
+    values[part] = {**values[part], name: value}
+    record = RunRecord.from_dict(values)
+    assert record.reliability_bins() == [] or name != "reliability"
+    assert record.confusion_matrix() is None or name != "confusion"
+    assert name not in [key for key, _, _ in record.alpha_histograms()]
+
+
+@pytest.mark.parametrize("epsilon", ["1", None, [], True, 10**400])
+def test_a_record_whose_epsilon_is_no_number_is_not_private(epsilon):
+    values = json.loads(RECORD.read_text())
+    values["guarantee"]["epsilon"] = epsilon
+    record = RunRecord.from_dict(values)
+    assert record.epsilon is None
+    assert not record.is_private
