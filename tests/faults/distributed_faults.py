@@ -48,8 +48,8 @@ FAULTS = [
     ),
     Fault(
         "each process draws from all examples",
-        "batches.py",
-        {"    part = ranks.part_of(len(columns))\n": "    part = range(len(columns))\n"},
+        "plan.py",
+        {"        part = ranks.part_of(len(columns))\n": "        part = range(len(columns))\n"},
         TEST + "TestSampling::test_each_example_is_drawn_by_one_process[2]",
     ),
     Fault(

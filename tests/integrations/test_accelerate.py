@@ -196,7 +196,8 @@ def _in_one_of_two(folder: str) -> None:
         (Path(folder) / str(rank)).write_text(str(refusal))
 
 
-def test_several_processes_are_refused(tmp_path):
+def test_several_processes_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # Accelerate warns where it must choose a number
     debug_launcher(_in_one_of_two, (str(tmp_path),), num_processes=2)
     words = [(tmp_path / rank).read_text() for rank in ("0", "1")]
     assert words[0] == words[1]
