@@ -7,6 +7,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 """
 
 from tests.faults import (
+    account_faults,
     clipping_faults,
     contract_faults,
     correlated_faults,
@@ -274,6 +275,7 @@ FAULTS = [
         {"clipping = self.clipper.clipping": "clipping = self.plan.clipping"},
         "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
+    *account_faults.FAULTS,
     *clipping_faults.FAULTS,
     *contract_faults.FAULTS,
     *correlated_faults.FAULTS,

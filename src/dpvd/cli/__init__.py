@@ -40,6 +40,7 @@ COMMANDS = {
     "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
     "verify": "Check that a run's files, ledgers, statement and model belong together; ε anew.",
     "sign": "Sign a finished run, or make the key to sign with.",
+    "account": "Show who drew what from a data set's account, or make one with a limit (ε, δ).",
     "compare": "Compare finished runs: result, calibration and privacy, with means over seeds.",
     "reproduce": "Run the paper's experiments without a record; write tables, figures, verdicts.",
     "doctor": "Show versions, threads and what draws the noise; test the key stream and the noise.",

@@ -263,6 +263,7 @@ def _train_network(
     not_covered: tuple[str, ...] = (),
     key: bytes | None = None,
     class_names: tuple[str, ...] = (),
+    source: Path | None = None,
 ) -> RunRecord:
     if options.method is not Method.NONE:
         warn_of_large_delta(options.delta, len(data.train_x))
@@ -273,6 +274,7 @@ def _train_network(
             not_covered=not_covered,
             checksum_key=key,
             class_names=class_names,
+            source=source,
         )
     all_epochs = run.plan.steps * run.plan.batch_size / run.plan.examples
     with (
@@ -303,6 +305,7 @@ def _train_images(
         not_covered=images.not_covered,
         key=key,
         class_names=images.classes,
+        source=path,
     )
 
 

@@ -6,6 +6,8 @@ divided by the L2 sensitivity *under the relation in force*.
 
 from dpvd.privacy.accountants import accountant_for
 from dpvd.privacy.calibration import epsilon, epsilon_curve, noise_multiplier_for, steps_for
+from dpvd.privacy.cost import Cost, composed_cost, whole_budget
+from dpvd.privacy.data_account import DataAccount, Drawn
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
 from dpvd.privacy.events import count_steps, cyclic_event, fixed_size_event, poisson_event
 from dpvd.privacy.group import group_epsilon, group_event
@@ -25,12 +27,16 @@ from dpvd.privacy.second_opinion import second_opinion
 
 __all__ = [
     "AccountantName",
+    "Cost",
+    "DataAccount",
+    "Drawn",
     "Guarantee",
     "Interpretation",
     "Ledger",
     "Relation",
     "SamplingKind",
     "accountant_for",
+    "composed_cost",
     "count_steps",
     "cyclic_event",
     "cyclic_in_words",
@@ -54,4 +60,5 @@ __all__ = [
     "second_opinion",
     "steps_for",
     "steps_in",
+    "whole_budget",
 ]

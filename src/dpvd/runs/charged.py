@@ -7,7 +7,7 @@ from dp_accounting import ComposedDpEvent
 
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Ledger, epsilon
-from dpvd.runs.run_dir import CHECKSUM_KEY, CONTENTS, OPTIONS
+from dpvd.runs.run_dir import ACCOUNT, CHECKSUM_KEY, CONTENTS, OPTIONS
 
 __all__ = ["Charged", "charged_in", "discard_uncharged"]
 
@@ -55,7 +55,7 @@ def discard_uncharged(folder: Path) -> None:
         return
     for path in folder.glob("ledger*.jsonl"):
         path.unlink()
-    for name in (OPTIONS, CHECKSUM_KEY, CONTENTS):
+    for name in (OPTIONS, CHECKSUM_KEY, CONTENTS, ACCOUNT):
         (folder / name).unlink(missing_ok=True)
     if not any(folder.iterdir()):
         folder.rmdir()

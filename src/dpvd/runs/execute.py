@@ -1,7 +1,7 @@
 """A run from its preparation to a folder: train, evaluate, record."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from torch import Tensor, nn
 from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.features import FeatureExtractor, FeatureSpec
-from dpvd.privacy import Guarantee
+from dpvd.privacy import Cost, Guarantee
+from dpvd.runs.charged import discard_uncharged
+from dpvd.runs.draw import Draw, drawing, file_parts, settle_finished
 from dpvd.runs.environment import environment, now
 from dpvd.runs.manifest import finished_run
 from dpvd.runs.metrics import (
@@ -57,7 +59,8 @@ def execute(
 
     Raises:
         DpvdError: if the folder holds a run already (and it is not to be resumed), or another run
-            than this one (and it is): nothing is changed then. If training diverged: the steps stay
+            than this one (and it is), or the account of the data does not have as much left:
+            nothing is changed then. If training diverged: the steps stay
             charged.
     """
     # Before anything is written: it may not fit into memory.
@@ -73,17 +76,31 @@ def execute(
     if resume:
         reopen_run_dir(folder, started_with)
         if (folder / RECORD).exists():
+            settle_finished(run.options, folder)
             return finished_run(folder)  # there is nothing to go on with
     else:
         create_run_dir(folder, started_with, key=run.checksum_key)
-    goes_on = resume and has_begun(folder)
-    examples = _examples(run, model, on_features)
-    result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step)
-    test = _test(run, model, examples)
-    checksum = save_model(model, folder / MODEL)
-    record = _record(run, model, result, test, checksum)
-    record.write(folder)
-    return finished_run(folder)
+    try:
+        with drawing(run.options, folder, Cost.of(run.plan.event()), _data_parts(run)) as draw:
+            goes_on = resume and has_begun(folder)
+            examples = _examples(run, model, on_features)
+            result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step)
+            test = _test(run, model, examples)
+            checksum = save_model(model, folder / MODEL)
+            record = _record(run, model, result, test, checksum, draw)
+            record.write(folder)
+            return finished_run(folder)
+    except BaseException:
+        if run.options.account is not None and not resume:
+            discard_uncharged(folder)
+        raise
+
+
+def _data_parts(run: PreparedRun) -> Iterable[bytes]:
+    """What tells the data of a run from others: its file, or the checksum of public data."""
+    if run.source is None:
+        return [run.dataset.checksum.encode()]
+    return file_parts(run.source)
 
 
 def train_and_evaluate(
@@ -194,9 +211,15 @@ def _test(run: PreparedRun, model: nn.Module, examples: _Examples) -> dict[str, 
 
 
 def _record(
-    run: PreparedRun, model: nn.Module, result: FitResult, test: dict[str, Any], checksum: str
+    run: PreparedRun,
+    model: nn.Module,
+    result: FitResult,
+    test: dict[str, Any],
+    checksum: str,
+    draw: Draw | None,
 ) -> RunRecord:
     dataset = run.dataset
+    guarantee = _with_gaps(result.guarantee, run.not_covered)
     trained = run.network.trained(model)
     has_alpha = run.network.is_pruned_by_noise
     return RunRecord(
@@ -219,7 +242,7 @@ def _record(
         },
         plan=run.plan.to_dict(),
         recipe=run.recipe.to_dict(),
-        guarantee=_with_gaps(result.guarantee, run.not_covered).to_dict(),
+        guarantee=(guarantee if draw is None else draw.stated(guarantee)).to_dict(),
         history=[_finite_values(entry) for entry in result.history],
         test=test,
         alpha=alpha_histograms(trained) if has_alpha else {},

@@ -168,6 +168,15 @@ class RunOptions:
             positive,
         ),
     ] = None
+    account: Annotated[
+        str | None,
+        Setting(
+            "File of the account that all runs on this data draw from; dpvd account makes one."
+            " Default: none, the run's statement is for the run alone.",
+            Group.PRIVACY,
+            _words,
+        ),
+    ] = None
     seeded_noise: Annotated[
         bool,
         Setting(
@@ -324,6 +333,7 @@ class RunOptions:
         self._check_optimizer()
         self._check_adaptive()
         self._check_bands()
+        self._check_account()
         if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
@@ -353,6 +363,17 @@ class RunOptions:
         if self.learning_rate is None:
             raise DpvdError(
                 f"optimizer {self.optimizer} needs --learning-rate: the recipe's is for sgd"
+            )
+
+    def _check_account(self) -> None:
+        if self.account is None:
+            return
+        if self.method is Method.NONE:
+            raise DpvdError("a run without privacy has no ε to draw: leave out --account")
+        if self.seeded_noise:
+            raise DpvdError(
+                "noise that can be repeated does not add up: --seeded-noise and --account do not go"
+                " together"
             )
 
     def _check_adaptive(self) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from dpvd.data import Dataset
 from dpvd.errors import DpvdError
@@ -38,6 +39,7 @@ class PreparedRun:
         not_covered: what of the data was read off it without noise.
         checksum_key: of the data's checksum; None for public data, whose checksum has none.
         class_names: what predictions call the classes; they are numbered if there are none.
+        source: file of the data; None for a data set that comes with the program.
     """
 
     options: RunOptions
@@ -48,6 +50,7 @@ class PreparedRun:
     not_covered: tuple[str, ...] = ()
     checksum_key: bytes | None = None
     class_names: tuple[str, ...] = ()
+    source: Path | None = None
 
 
 def prepare_run(
@@ -57,6 +60,7 @@ def prepare_run(
     not_covered: tuple[str, ...] = (),
     checksum_key: bytes | None = None,
     class_names: tuple[str, ...] = (),
+    source: Path | None = None,
 ) -> PreparedRun:
     """Fill in the default recipe and calibrate the noise.
 
@@ -66,6 +70,7 @@ def prepare_run(
         not_covered: see `PreparedRun`.
         checksum_key: see `PreparedRun`.
         class_names: see `PreparedRun`.
+        source: see `PreparedRun`.
 
     Raises:
         DpvdError: if the options contradict each other or the data.
@@ -76,7 +81,7 @@ def prepare_run(
     plan = _plan(options, dataset, network.rule)
     recipe = _recipe(options, plan, network.rule)
     return PreparedRun(
-        options, dataset, network, plan, recipe, not_covered, checksum_key, class_names
+        options, dataset, network, plan, recipe, not_covered, checksum_key, class_names, source
     )
 
 

@@ -10,6 +10,7 @@ from dpvd.files import remove_partials, write_atomically
 from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
+    "ACCOUNT",
     "CHECKPOINT",
     "CHECKSUM_KEY",
     "CONTENTS",
@@ -37,6 +38,7 @@ MANIFEST = "manifest.json"
 SIGNATURE = "signature.txt"
 CHECKSUM_KEY = "checksum.key"
 CONTENTS = "contents.json"
+ACCOUNT = "account.json"
 FIGURES = "figures"
 
 

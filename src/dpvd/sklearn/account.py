@@ -8,14 +8,24 @@ import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from dp_accounting import ComposedDpEvent
 
 from dpvd.errors import DpvdError, in_unit_interval
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Relation, epsilon, round_up
+from dpvd.privacy import (
+    AccountantName,
+    Cost,
+    DataAccount,
+    Relation,
+    epsilon,
+    round_up,
+    whole_budget,
+)
 
 __all__ = [
+    "FitDraw",
     "FitPlans",
     "RefitWarning",
     "TotalPrivacy",
@@ -39,6 +49,36 @@ _lock = threading.Lock()
 
 class RefitWarning(UserWarning):
     """An estimator was fitted a second time: if the data are the same, the costs add up."""
+
+
+@dataclass(frozen=True)
+class FitDraw:
+    """What a fit has reserved in the account of its data.
+
+    Attributes:
+        account: that it draws from.
+        run: its number there.
+    """
+
+    account: DataAccount
+    run: str
+
+    @classmethod
+    def reserve(
+        cls, path: Path | str, who: str, epsilon: float, delta: float, relation: Relation
+    ) -> "FitDraw":
+        """Set aside the whole budget of a fit.
+
+        Raises:
+            DpvdError: if the account does not have as much left.
+        """
+        account = DataAccount.open(path)
+        return cls(account, account.reserve(who, whole_budget(epsilon, delta), relation=relation))
+
+    def settle(self, plans: Mapping[str, PrivacyPlan]) -> None:
+        """Put what the fit did in the place of its reservation."""
+        event = ComposedDpEvent([plan.event() for plan in plans.values()])
+        self.account.settle(self.run, Cost.of(event))
 
 
 @dataclass(frozen=True)

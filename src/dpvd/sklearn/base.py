@@ -17,7 +17,7 @@ from dpvd.data import Column, Encoder, Schema, Source, Target
 from dpvd.errors import DpvdError, choice, in_unit_interval, positive
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.privacy import Guarantee, Relation, round_up
-from dpvd.sklearn.account import FitPlans, RefitWarning, note_fit, total_of
+from dpvd.sklearn.account import FitDraw, FitPlans, RefitWarning, note_fit, total_of
 from dpvd.sklearn.columns import (
     NO_BOUNDS,
     as_polars,
@@ -69,6 +69,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
     public: Any
     random_state: Any
     noise: Any
+    account: Any
 
     @abstractmethod
     def _labels(self, y: Any, schema: Schema | None) -> Labels:
@@ -111,6 +112,7 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             initial_weights="zeros",
         )
         rows = None if people is None else people.rows
+        draw = self._reserve(epsilon, delta, plan)
         found = complete(
             schema,
             columns_of(table, names),
@@ -158,6 +160,8 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             ),
             earlier=found.plans,
         )
+        if draw is not None:
+            draw.settle(done.plans)
         fitted = note_fit(done.plans)
         self._names = names
         self.encoder_ = encoder
@@ -166,6 +170,17 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         self.plans_ = done.plans
         self.privacy_ = self._statement(done.guarantee, schema, found.estimated)
         self._say_sum(fitted)
+
+    def _reserve(self, epsilon: float, delta: float, plan: PrivacyPlan) -> FitDraw | None:
+        """Set aside the whole budget in the account, if there is one."""
+        if self.account is None:
+            return None
+        if plan.noise is NoiseKind.SEEDED:
+            raise DpvdError(
+                "noise that can be repeated does not add up: leave out account, or noise='seeded'"
+            )
+        who = f"{type(self).__name__} on {plan.examples} of {plan.unit}"
+        return FitDraw.reserve(self.account, who, epsilon, delta, plan.relation)
 
     def _prediction(self, x: Any) -> Prediction:
         """What the model says of rows."""

@@ -61,6 +61,8 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         public: further facts about the data that are public, in words.
         random_state: seed of the noise; only with ``noise="seeded"``.
         noise: ``"system"``, or ``"seeded"`` for tests.
+        account: file of the account that each fit draws from, folds included; ``dpvd account``
+            makes one. Default: none.
 
     >>> import numpy as np
     >>> x = np.linspace(0, 1, 200)[:, None]
@@ -86,6 +88,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         public: Any = None,
         random_state: Any = None,
         noise: str = "system",
+        account: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -101,6 +104,7 @@ class DPVDClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]  # 
         self.public = public
         self.random_state = random_state
         self.noise = noise
+        self.account = account
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPVDClassifier":
         """Learn from a table.

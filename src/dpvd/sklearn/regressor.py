@@ -59,6 +59,8 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
         public: further facts about the data that are public, in words.
         random_state: seed of the noise; only with ``noise="seeded"``.
         noise: ``"system"``, or ``"seeded"`` for tests.
+        account: file of the account that each fit draws from, folds included; ``dpvd account``
+            makes one. Default: none.
 
     >>> import numpy as np
     >>> x = np.linspace(0, 1, 200)[:, None]
@@ -84,6 +86,7 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
         public: Any = None,
         random_state: Any = None,
         noise: str = "system",
+        account: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.delta = delta
@@ -99,6 +102,7 @@ class DPVDRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]  # as
         self.public = public
         self.random_state = random_state
         self.noise = noise
+        self.account = account
 
     def fit(self, X: Any, y: Any, groups: Any = None) -> "DPVDRegressor":
         """Learn from a table.

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from dpvd.data import Column, EncodedTable, Target, training_cells
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import Guarantee
+from dpvd.privacy import Cost, Guarantee, whole_budget
 from dpvd.runs.charged import charged_in, discard_uncharged
+from dpvd.runs.draw import drawing, file_parts, settle_finished
 from dpvd.runs.manifest import finished_run
 from dpvd.runs.metrics import NOT_MEASURED
 from dpvd.runs.model_file import save_model
@@ -80,6 +81,7 @@ def resume_table(options: RunOptions, choice: TableChoice, folder: Path) -> RunR
     """
     reopen_run_dir(folder, started_with(options, choice))
     if (folder / RECORD).exists():
+        settle_finished(options, folder)
         return finished_run(folder)
     if not (folder / CONTENTS).exists() and not charged_in(folder).steps:
         # It had not come as far as reading the table.
@@ -93,11 +95,31 @@ def resume_table(options: RunOptions, choice: TableChoice, folder: Path) -> RunR
 
 
 def _carry_out(run: PreparedTable, folder: Path, *, resume: bool) -> RunRecord:
-    outcome = _learn(run, folder, resume=resume)
-    checksum = save_model(outcome.model, folder / MODEL)
-    record = outcome_record(run, outcome, _measure(outcome), run.key, checksum)
-    record.write(folder)
-    return finished_run(folder)
+    data = file_parts(run.choice.table)
+    with drawing(run.options, folder, _most_it_costs(run), data) as draw:
+        outcome = _learn(run, folder, resume=resume)
+        if draw is not None:
+            outcome = replace(outcome, guarantee=draw.stated(outcome.guarantee))
+        checksum = save_model(outcome.model, folder / MODEL)
+        record = outcome_record(run, outcome, _measure(outcome), run.key, checksum)
+        record.write(folder)
+        return finished_run(folder)
+
+
+def _most_it_costs(run: PreparedTable) -> Cost:
+    """The whole budget: what it is divided into follows from estimates that are part of it."""
+    options = run.options
+    if options.account is None or options.epsilon is None:
+        return Cost()  # nothing is drawn
+    failures = _failures(run)
+    failing = failure_delta(options.epsilon, failures) if failures else 0.0
+    return whole_budget(options.epsilon, options.delta - failing, failure=sum(failures))
+
+
+def _failures(run: PreparedTable) -> list[float]:
+    """For each column of categories that is estimated, how it may fail."""
+    assert run.options.epsilon is not None  # of a private method
+    return failures_for(run.schema, run.estimated, run.options.epsilon, run.options.delta)
 
 
 def started_with(options: RunOptions, choice: TableChoice) -> dict[str, Any]:
@@ -168,7 +190,7 @@ def _ready(run: PreparedTable, folder: Path, *, resume: bool) -> _Ready:
     schema = run.schema
     assert options.epsilon is not None  # as private bounds are asked for
     assert options.private_bounds is not None
-    failures = failures_for(schema, run.estimated, options.epsilon, options.delta)
+    failures = _failures(run)
     failing = failure_delta(options.epsilon, failures) if failures else 0.0
     plans = release_plans(
         run.base,
