@@ -81,10 +81,16 @@ FAULTS = [
         TRIAL,
         {
             "            self._compare_norms(self.base, seen)\n": "            return\n",
-            "        ours = self.run(few, dropout=dropout, by_parameter=True).by_parameter\n": "        ours = None\n",
+            "        if ours.by_parameter is None or ours.projections is None:\n": "        if True:\n",
         },
         TESTS
         + "test_gradients_that_mix_where_losses_do_not_are_formed_alone[sorted_and_back-losses_of]",
+    ),
+    Fault(
+        "norms compared, directions not",
+        TRIAL,
+        {"elif not aligned(": "elif False and not aligned("},
+        "tests/grads/test_shared.py::test_rows_of_others_with_the_same_norm_are_noticed",
     ),
     Fault(
         "no check after the first",

@@ -84,15 +84,18 @@ FAULTS = [
     Fault(
         "the oracle asked without the engine's dropout masks",
         "grads/isolation/trial.py",
-        {"self._oracle_norms(few, i, dropout)": "self._oracle_norms(few, i, False)"},
+        {
+            "self._ask_oracle(few, i, dropout, directions)": "self._ask_oracle(few, i, False, directions)"
+        },
         PUBLIC + "[DistilBERT]",
     ),
     Fault(
         "only the norm of all parameters compared with the oracle",
         "grads/isolation/trial.py",
         {
-            "        columns = zip(ours[: len(wanted)].unbind(1), truth.unbind(1), strict=True)": "  "
-            "      columns = [(ours[: len(wanted)].norm(dim=1), truth.norm(dim=1))]"
+            "        columns = zip(ours.by_parameter[: len(wanted)].unbind(1), truth.unbind(1), strict=True)": "  "
+            "      columns = [(ours.by_parameter[: len(wanted)].norm(dim=1), truth.norm(dim=1))]",
+            "        elif not aligned(": "        elif False and not aligned(",
         },
         TESTS + "test_rows_of_others_in_a_small_part_of_the_network_are_noticed",
     ),

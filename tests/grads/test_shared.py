@@ -12,7 +12,13 @@ from torch.utils.checkpoint import checkpoint
 import dpvd
 from dpvd.errors import DpvdError
 from dpvd.grads import Clipping, GradientClipper, clipped_grad
+from dpvd.grads.batch import Batch, as_batch
+from dpvd.grads.clipping import ClippingMode, Grouping
+from dpvd.grads.factored import ModelLayout
 from dpvd.grads.factored.layout import IRREGULAR, batch_dim, split_batch
+from dpvd.grads.isolation import Subject, look_around
+from dpvd.grads.isolation.runs import undisturbed
+from dpvd.grads.isolation.trial import Trial
 
 FEATURES, LENGTH, WIDTH, CLASSES = 4, 6, 8, 3
 
@@ -408,3 +414,34 @@ def test_the_batch_is_what_grows_with_the_examples(few, more, expected):
 def test_rows_of_one_example_stand_together():
     flattened = torch.tensor([[10, 11], [20, 21], [30, 31]]).flatten()
     assert split_batch(flattened, 0, 3).tolist() == [[10, 11], [20, 21], [30, 31]]
+
+
+class BatchSecond(nn.Module):
+    """Looks up words with the positions first: as many as there are examples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(8, 3)
+
+    def forward(self, words: Tensor) -> Tensor:
+        found: Tensor = self.table(words.T)  # [T, B, 3]
+        return found.sum(0)
+
+
+def test_rows_of_others_with_the_same_norm_are_noticed():
+    model = BatchSecond().double()
+    grouping = Grouping.of(model, ClippingMode.FLAT, ModelLayout.of(model))
+    subject = Subject(model, lambda network, words: network(words).sum(1), grouping)
+    words = as_batch((torch.tensor([[0, 1], [2, 3]]),))
+    # Not surveyed: time steps are taken for examples, and every norm is right all the same.
+    assert "point elsewhere" in _asked(subject, words)
+    look_around(subject, words, None)
+    assert _asked(subject, words) == ""
+
+
+def _asked(subject: Subject, batch: Batch) -> str:
+    """Why the oracle is against the factored engine."""
+    with undisturbed(subject) as start:
+        trial = Trial(subject, batch, start)
+        trial.ask_oracle(4)
+        return trial.why_not

@@ -17,6 +17,7 @@ __all__ = [
     "KEPT_BYTES",
     "Allowance",
     "ClippedGradients",
+    "Directions",
     "InnerProducts",
     "Norms",
     "PerExample",
@@ -164,6 +165,34 @@ class InnerProducts:
         return sum(found.numel() for _, found in self._grams.values())
 
 
+class Directions:
+    """Random directions for the gradients of a model: products a ⊗ b of two random vectors.
+
+    The K projections aᵀ G b of a gradient G [rows, entries of a row] have ‖G‖² as their mean
+    square, and a gradient that is not zero has none that are zero. They cost one pass over G.
+
+    Args:
+        generator: on the CPU.
+        count: K.
+    """
+
+    def __init__(self, generator: torch.Generator, count: int = 8) -> None:
+        self._generator = generator
+        self._count = count
+        self._drawn: dict[str, tuple[Tensor, Tensor]] = {}
+
+    def of(self, name: str, gradient: Tensor) -> Tensor:
+        """[K]: the projections of one parameter's gradient, the same directions in every call."""
+        rows = gradient.reshape(len(gradient) if gradient.dim() else 1, -1).double().cpu()
+        if name not in self._drawn:
+            self._drawn[name] = (self._draw(rows.shape[0]), self._draw(rows.shape[1]))
+        left, right = self._drawn[name]
+        return (rows @ right).mul_(left).sum(0)
+
+    def _draw(self, length: int) -> Tensor:
+        return torch.randn(length, self._count, generator=self._generator, dtype=torch.float64)
+
+
 class PerExample(Protocol):
     """The per-example gradients of one parameter, in whatever representation."""
 
@@ -224,6 +253,25 @@ class ClippedGradients:
             if name in self.gradients:
                 squared, _ = self.gradients[name].norms(products)
             columns.append(squared.sqrt())
+        return torch.stack(columns, dim=1)
+
+    @torch.no_grad()
+    def projected(self, count: int, directions: Directions) -> Tensor:
+        """[b, P, K]: the gradients of the first b examples in K directions of each parameter.
+
+        For checks: by sums with a weight of one for one example and none for the others, so that
+        what is looked at is what would be added up.
+        """
+        weights = torch.eye(len(self.losses), dtype=self.losses.dtype, device=self.losses.device)
+        columns = []
+        for name, parameter in self.grouping.parameters.items():
+            found = []
+            for row in weights[:count]:
+                total = torch.zeros_like(parameter, memory_format=torch.contiguous_format)
+                if name in self.gradients:
+                    self.gradients[name].add_sum(row, total)
+                found.append(directions.of(name, total))
+            columns.append(torch.stack(found))
         return torch.stack(columns, dim=1)
 
     @torch.no_grad()

@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from dpvd.grads.batch import Batch, LossFn, batch_size, copied, per_example_losses, rows
 from dpvd.grads.clipping import ROUNDING_UNITS, Clipping, ClippingMode, Grouping, Jacobian
 from dpvd.grads.factored import Materialised
-from dpvd.grads.per_example import ClippedGradients
+from dpvd.grads.per_example import ClippedGradients, Directions
 from dpvd.nn import NoiseTape
 
-__all__ = ["loop", "norms_in_joint_pass", "true_norms"]
+__all__ = ["loop", "projected_in_joint_pass", "true_norms"]
 
 CHUNK = 1 << 20  # entries squared at a time, and worth a backward pass of their own
 
@@ -61,15 +61,27 @@ def true_norms(model: nn.Module, loss_fn: LossFn, batch: Batch, grouping: Groupi
     return loss.new_tensor(norms)
 
 
-def norms_in_joint_pass(
-    model: nn.Module, loss_fn: LossFn, batch: Batch, i: int, grouping: Grouping
-) -> Tensor:
-    """[P]: the norm of one example's gradient of each parameter, from a pass over all examples."""
+def projected_in_joint_pass(
+    model: nn.Module,
+    loss_fn: LossFn,
+    batch: Batch,
+    i: int,
+    grouping: Grouping,
+    directions: Directions,
+) -> tuple[Tensor, Tensor]:
+    """One example's gradient of each parameter, from a pass over all examples.
+
+    Returns: its norms [P], and its projections [P, K].
+    """
     losses = per_example_losses(model, loss_fn, batch)
     loss = losses[i]
     jacobian = grouping.jacobian()
-    found = _gradients(loss, grouping.parameters, jacobian)
-    return losses.new_tensor([float(gradient.double().norm()) for _, gradient in found])
+    norms = []
+    projections = []
+    for name, gradient in _gradients(loss, grouping.parameters, jacobian):
+        norms.append(float(gradient.double().norm()))
+        projections.append(directions.of(name, gradient))
+    return losses.new_tensor(norms), torch.stack(projections)
 
 
 def _examples(

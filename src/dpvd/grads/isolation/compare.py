@@ -13,6 +13,7 @@ __all__ = [
     "SIZE",
     "NotIsolated",
     "agree",
+    "aligned",
     "keeps_data",
     "refuse_change",
     "unmoved",
@@ -105,3 +106,22 @@ def agree(ours: Tensor, truth: Tensor) -> bool:
     not_too_small = excess >= -tolerance * (scale + 1e-6)
     not_too_large = excess <= tolerance * (scale + 10)
     return bool(not_too_small.all() and not_too_large.all())
+
+
+def aligned(ours: Tensor, truth: Tensor, norms: Tensor) -> bool:
+    """Whether gradients point where the oracle's do, up to rounding.
+
+    The mean square of the differences of K projections is about ‖ours - truth‖². It may be a small
+    part of the parameter's gradients: the fourth root of a unit, 2 % in float32, for gradients that
+    autograd rounds to half precision. Where terms cancel, it may be a small part of all of them.
+
+    Args:
+        ours, truth: [b, P, K].
+        norms: [b, P], those of the oracle.
+    """
+    finite = torch.isfinite(norms)
+    distance = (ours - truth).square().mean(2).sqrt().to(norms)
+    own = torch.where(finite, norms, 0.0).amax(0)  # [P]
+    allowed = own + 1e-3 * own.max()
+    is_near = distance <= torch.finfo(norms.dtype).eps ** 0.25 * allowed
+    return bool((is_near | ~finite).all())

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dpvd.grads.batch import Batch, LossFn, copied, per_example_losses
 from dpvd.grads.clipping import Clipping, ClippingMode, Grouping
-from dpvd.grads.engines.loop import norms_in_joint_pass
+from dpvd.grads.engines.loop import projected_in_joint_pass
 from dpvd.grads.factored import CannotFactor, factored
 from dpvd.grads.isolation.randomness import (
     dropout_off,
@@ -20,6 +20,7 @@ from dpvd.grads.isolation.randomness import (
     streams_restored,
 )
 from dpvd.grads.isolation.snapshot import Snapshot
+from dpvd.grads.per_example import Directions
 
 __all__ = ["UNCLIPPED", "CannotTry", "Run", "Runner", "Subject", "undisturbed"]
 
@@ -63,7 +64,8 @@ class Run:
     Attributes:
         losses: [B].
         norms: [B, G], those of the factored engine; None if it did not run.
-        by_parameter: [B, P], the same for each parameter, if it was asked for.
+        by_parameter: [B, P], the same for each parameter, if directions were given.
+        projections: [B, P, K], the gradients in these directions.
         ended: where the random streams ended.
         drawn: shapes of the random tensors, in a run with equal draws for every example.
     """
@@ -71,6 +73,7 @@ class Run:
     losses: Tensor
     norms: Tensor | None
     by_parameter: Tensor | None
+    projections: Tensor | None
     ended: tuple[Any, ...]
     drawn: list[torch.Size]
 
@@ -96,7 +99,7 @@ class Runner:
         quietly: bool = False,
         dropout: bool = False,
         norms: bool = True,
-        by_parameter: bool = False,
+        directions: Directions | None = None,
         after: Snapshot | None = None,
     ) -> Run:
         """One run from the start, or from what another run left."""
@@ -118,13 +121,17 @@ class Runner:
                     found = factored(
                         subject.model, subject.loss_fn, copy, UNCLIPPED, subject.grouping
                     )
-                    parts = found.norms_by_parameter() if by_parameter else None
-                    return Run(found.losses, found.norms, parts, stream_positions(), drawn)
+                    ended = stream_positions()
+                    if directions is None:
+                        return Run(found.losses, found.norms, None, None, ended, drawn)
+                    parts = found.norms_by_parameter()
+                    projections = found.projected(len(found.losses), directions)
+                    return Run(found.losses, found.norms, parts, projections, ended, drawn)
                 except (CannotFactor, RuntimeError) as error:
                     self.why_not = str(error).split("\n")[0]
             else:
                 losses = per_example_losses(subject.model, subject.loss_fn, copy).detach()
-                return Run(losses, None, None, stream_positions(), drawn)
+                return Run(losses, None, None, None, stream_positions(), drawn)
         return self.run(
             batch, seed=seed, quietly=quietly, dropout=dropout, norms=False, after=after
         )
@@ -138,8 +145,10 @@ class Runner:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise CannotTry(f"a run on other examples failed ({reason})") from error
 
-    def _oracle_norms(self, batch: Batch, i: int, dropout: bool) -> Tensor:
-        """[P], those of one row.
+    def _ask_oracle(
+        self, batch: Batch, i: int, dropout: bool, directions: Directions
+    ) -> tuple[Tensor, Tensor]:
+        """Of one row: norms [P] and projections [P, K].
 
         In a pass of its own for each row: some layers overwrite in the backward pass what they had
         saved.
@@ -149,4 +158,6 @@ class Runner:
         silent = nullcontext() if dropout else dropout_off(subject.model)
         with seeded(self.seed, subject.device), silent:
             copy = copied(batch)
-            return norms_in_joint_pass(subject.model, subject.loss_fn, copy, i, subject.grouping)
+            return projected_in_joint_pass(
+                subject.model, subject.loss_fn, copy, i, subject.grouping, directions
+            )

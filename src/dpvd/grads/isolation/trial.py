@@ -12,6 +12,7 @@ from dpvd.grads.isolation.compare import (
     SIZE,
     NotIsolated,
     agree,
+    aligned,
     keeps_data,
     refuse_change,
     unmoved,
@@ -21,6 +22,7 @@ from dpvd.grads.isolation.randomness import has_dropout
 from dpvd.grads.isolation.runs import CannotTry, Run, Runner, Subject
 from dpvd.grads.isolation.snapshot import Snapshot
 from dpvd.grads.isolation.watch import BufferWatch
+from dpvd.grads.per_example import Directions
 
 __all__ = ["OTHER_DRAWS", "WAYS", "Trial"]
 
@@ -185,24 +187,30 @@ class Trial(Runner):
         return settled
 
     def ask_oracle(self, count: int) -> None:
-        """Compare the factored engine's norms on a few rows with those of the oracle.
+        """Compare the factored engine's gradients of a few rows with those of the oracle.
 
         The oracle takes the gradient of each row's own loss in a joint pass, with the masks of
         dropout that the engine had. Parameter by parameter: rows of a small part of the network
-        that belong to another example would hardly show in the norm of all.
+        that belong to another example would hardly show in the norm of all. Norms, and projections
+        on random directions: rows of another example may well have the same norm.
         """
         few = rows(self.batch, self._oracle_rows(count))
         wanted = range(min(count, batch_size(few)))
         if not wanted:
             return
         dropout = self._replays_dropout(few)
-        ours = self.run(few, dropout=dropout, by_parameter=True).by_parameter
-        truth = torch.stack([self._oracle_norms(few, i, dropout) for i in wanted])
-        if ours is None:
+        directions = Directions(self.choices)
+        ours = self.run(few, dropout=dropout, directions=directions)
+        answers = [self._ask_oracle(few, i, dropout, directions) for i in wanted]
+        if ours.by_parameter is None or ours.projections is None:
             return
-        columns = zip(ours[: len(wanted)].unbind(1), truth.unbind(1), strict=True)
+        truth = torch.stack([norms for norms, _ in answers])  # [b, P]
+        projections = torch.stack([projected for _, projected in answers])  # [b, P, K]
+        columns = zip(ours.by_parameter[: len(wanted)].unbind(1), truth.unbind(1), strict=True)
         if not all(agree(own, expected) for own, expected in columns):
             self.why_not = "per-example norms differ from those of the oracle"
+        elif not aligned(ours.projections[: len(wanted)], projections, truth):
+            self.why_not = "per-example gradients point elsewhere than those of the oracle"
 
     # How they are made
 
