@@ -18,9 +18,13 @@ from dpvd.errors import DpvdError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ALONE", "Ranks", "refuse_untold_group"]
+__all__ = ["ALONE", "Ranks", "StoppedByAnother", "refuse_untold_group"]
 
 _DIGEST = 32  # bytes
+
+
+class StoppedByAnother(DpvdError):
+    """What a rank raises because another one did, whose message says why."""
 
 
 class Ranks:
@@ -77,7 +81,7 @@ class Ranks:
             self._all_fine(False)
             raise
         if not self._all_fine(True):
-            raise DpvdError(
+            raise StoppedByAnother(
                 f"another process of the group stopped this step, and so does rank {self.rank}: its"
                 " own message says why"
             )
@@ -165,6 +169,16 @@ class Ranks:
         """Overwrite a tensor with that of the first rank."""
         if self.are_several:
             distributed.broadcast(tensor, group_src=0, group=self.group)
+
+    def bytes_of_first(self, own: bytes) -> bytes:
+        """The bytes of the first rank, such as a key that it drew."""
+        if not self.are_several:
+            return own
+        length = self._numbers([len(own)])
+        self.take_from_first(length)
+        message = self._numbers(list(own) if self.is_first else [0] * int(length.item()))
+        self.take_from_first(message)
+        return bytes(message.tolist())
 
     def _numbers(self, values: list[int]) -> Tensor:
         """A message of whole numbers, where the group's backend can send it."""

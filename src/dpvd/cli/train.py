@@ -1,5 +1,6 @@
 """``dpvd train``: a private model from one command."""
 
+import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,10 +13,12 @@ import typer
 
 from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
+from dpvd.cli.processes import launch, launched, rank_of_launcher, together
 from dpvd.cli.progress import show_features, show_progress
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
-from dpvd.errors import DpvdError
+from dpvd.errors import DpvdError, positive_int
+from dpvd.ranks import ALONE, Ranks
 from dpvd.report import write_report
 from dpvd.runs import (
     CHECKSUM_KEY,
@@ -57,11 +60,13 @@ class _Place:
 
     Attributes:
         key: that of the other runs of a sweep; None has one drawn.
+        ranks: the processes that train; the first of them writes.
     """
 
     folder: Path
     resume: bool
     key: bytes | None = None
+    ranks: Ranks = ALONE
 
 
 @takes_options(RunOptions, several=("method", "epsilon"))
@@ -134,6 +139,13 @@ def train(
             rich_help_panel=Group.OUTPUT,
         ),
     ] = False,
+    processes: Annotated[
+        int,
+        typer.Option(
+            help="Train a network on images with so many processes, which torchrun starts.",
+            rich_help_panel=Group.TRAINING,
+        ),
+    ] = 1,
     as_json: AsJson = False,
 ) -> None:
     """Train a model on a data set; write model, record and report page into a folder."""
@@ -159,13 +171,17 @@ def train(
         _refuse_flags(of_tables, "a table")
 
     is_sweep = seeds != 1 or any(isinstance(value, tuple) for value in given.values())
+    is_table = dataset not in BUILT_IN and not _are_images(dataset)
+    _check_processes(processes, is_sweep=is_sweep, is_table=is_table)
     asked: set[str] = set()  # identifiers that were asked about: once, however many runs there are
 
-    def train_one(options: RunOptions, folder: Path, resume: bool) -> RunRecord:
-        place = _Place(folder, resume, _key_beside(folder) if is_sweep else None)
+    def train_one(
+        options: RunOptions, folder: Path, resume: bool, ranks: Ranks = ALONE
+    ) -> RunRecord:
+        place = _Place(folder, resume, _key_beside(folder) if is_sweep else None, ranks)
         if dataset in BUILT_IN:
             record = _train_network(options, load(dataset, data_dir), place)
-        elif _are_images(dataset):
+        elif not is_table:
             record = _train_images(options, Path(dataset), test_fraction, place)
         else:
             choice = TableChoice(
@@ -180,7 +196,7 @@ def train(
                 encoding,
             )
             record = _train_table(options, choice, place, asked)
-        if not (folder / REPORT).exists():
+        if ranks.is_first and not (folder / REPORT).exists():
             with say.status("writing the report"):
                 write_report(record, folder)
         return record
@@ -191,12 +207,47 @@ def train(
         _sweep(given, seeds, out_dir, train_one, data=named, as_json=as_json)
         return
     options = RunOptions.from_given(given)
+    if processes > 1 and launched() == 1:
+        launch(processes)
+        return
     folder = _new_folder(Path(dataset).stem, options.method) if out_dir is None else out_dir
-    record = train_one(options, folder, resume)
+    if is_table:
+        if rank_of_launcher() > 0:
+            return
+        record = train_one(options, folder, resume)
+    else:
+        with together() as ranks:
+            folder = Path(os.fsdecode(ranks.bytes_of_first(os.fsencode(folder))))
+            record = train_one(options, folder, resume, ranks)
+        if not ranks.is_first:
+            return
     if as_json:
         print_json(summary(record, folder))
     else:
         _show(record, folder / REPORT)
+
+
+def _check_processes(processes: int, *, is_sweep: bool, is_table: bool) -> None:
+    """Raise for what several processes cannot share, and warn of those that have nothing to do."""
+    positive_int(processes=processes)
+    count = launched()
+    if count > 1 and processes not in (1, count):
+        raise DpvdError(
+            f"--processes {processes} under a launcher that started {count}: leave out --processes,"
+            " or the launcher"
+        )
+    several = max(processes, count)
+    if several == 1:
+        return
+    if is_sweep:
+        raise DpvdError(
+            f"{several} processes train one run together: leave out --processes for a sweep, or"
+            " give one seed, one --method and one --epsilon"
+        )
+    if is_table and processes > 1:
+        raise DpvdError("a table is learnt by one process: leave out --processes")
+    if is_table and rank_of_launcher() == 0:
+        warn(f"a table is learnt by one process; the others of these {several} have nothing to do")
 
 
 def _key_beside(folder: Path) -> bytes | None:
@@ -282,7 +333,12 @@ def _train_network(
         show_progress(all_epochs, options.epsilon) as on_step,
     ):
         return execute(
-            run, place.folder, resume=place.resume, on_step=on_step, on_features=on_features
+            run,
+            place.folder,
+            resume=place.resume,
+            on_step=on_step,
+            on_features=on_features,
+            group=place.ranks.group,
         )
 
 
@@ -297,6 +353,7 @@ def _train_images(
     key = place.key or secrets.token_bytes(KEY_BYTES)
     if place.resume:
         key = read_key(place.folder)
+    key = place.ranks.bytes_of_first(key)
     images = load_images(path, test_fraction=test_fraction, key=key)
     return _train_network(
         options,

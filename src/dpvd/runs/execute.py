@@ -2,9 +2,10 @@
 
 import math
 from collections.abc import Callable, Iterable
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +14,7 @@ from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.features import FeatureExtractor, FeatureSpec
 from dpvd.privacy import Cost, Guarantee
+from dpvd.ranks import ALONE, Ranks
 from dpvd.runs.charged import discard_uncharged
 from dpvd.runs.draw import Draw, drawing, file_parts, settle_finished
 from dpvd.runs.environment import environment, now
@@ -31,6 +33,9 @@ from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir
 from dpvd.training import FitResult, Progress, fit, has_begun
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
 __all__ = ["execute", "train_and_evaluate"]
 
 EVALUATIONS = 20  # on the way
@@ -47,6 +52,7 @@ def execute(
     resume: bool = False,
     on_step: OnStep | None = None,
     on_features: OnFeatures | None = None,
+    group: "ProcessGroup | None" = None,
 ) -> RunRecord:
     """Train, measure on the test data, and write model and record into the folder.
 
@@ -56,6 +62,7 @@ def execute(
         resume: go on from what lies in the folder.
         on_step: called after every step.
         on_features: called with the number of examples of which features are made, and of all.
+        group: of the processes that train together; all read the folder, the first writes there.
 
     Raises:
         DpvdError: if the folder holds a run already (and it is not to be resumed), or another run
@@ -63,8 +70,26 @@ def execute(
             nothing is changed then. If training diverged: the steps stay
             charged.
     """
+    ranks = Ranks(group)
     # Before anything is written: it may not fit into memory.
     model = run.network.build(run.options.seed)
+    is_finished = False
+    with ranks.together():
+        if ranks.is_first:
+            is_finished = _open_folder(run, folder, resume)
+    if ranks.largest(int(is_finished)):
+        return RunRecord.read(folder)  # there is nothing to go on with
+    try:
+        return _carry_out(run, model, folder, resume, on_step, on_features, ranks)
+    except BaseException as problem:
+        is_refused = isinstance(problem, DpvdError) or run.options.account is not None
+        if is_refused and not resume and ranks.is_first:
+            discard_uncharged(folder)
+        raise
+
+
+def _open_folder(run: PreparedRun, folder: Path, resume: bool) -> bool:
+    """Make the folder, or check the one that is there; returns whether its run is finished."""
     started_with = run.options.to_dict()
     # What the choices came to: defaults may change until a run is resumed.
     del started_with["recipe"]
@@ -73,27 +98,46 @@ def execute(
     started_with["features"] = None if front is None else str(front.kind)
     started_with["dataset"] = run.dataset.name
     started_with["checksum"] = run.dataset.checksum
-    if resume:
-        reopen_run_dir(folder, started_with)
-        if (folder / RECORD).exists():
-            settle_finished(run.options, folder)
-            return finished_run(folder)  # there is nothing to go on with
-    else:
+    if not resume:
         create_run_dir(folder, started_with, key=run.checksum_key)
-    try:
-        with drawing(run.options, folder, Cost.of(run.plan.event()), _data_parts(run)) as draw:
-            goes_on = resume and has_begun(folder)
-            examples = _examples(run, model, on_features)
-            result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step)
-            test = _test(run, model, examples)
-            checksum = save_model(model, folder / MODEL)
-            record = _record(run, model, result, test, checksum, draw)
-            record.write(folder)
-            return finished_run(folder)
-    except BaseException:
-        if run.options.account is not None and not resume:
-            discard_uncharged(folder)
-        raise
+        return False
+    reopen_run_dir(folder, started_with)
+    if not (folder / RECORD).exists():
+        return False
+    settle_finished(run.options, folder)
+    finished_run(folder)
+    return True
+
+
+def _carry_out(
+    run: PreparedRun,
+    model: nn.Module,
+    folder: Path,
+    resume: bool,
+    on_step: OnStep | None,
+    on_features: OnFeatures | None,
+    ranks: Ranks,
+) -> RunRecord:
+    """Train with all processes; reserve, test and record with the first."""
+    draw: Draw | None = None
+    goes_on = False
+    with ExitStack() as reserved:
+        with ranks.together():
+            if ranks.is_first:
+                cost = Cost.of(run.plan.event())
+                drawn = drawing(run.options, folder, cost, _data_parts(run))
+                draw = reserved.enter_context(drawn)
+                goes_on = resume and has_begun(folder)
+        goes_on = bool(ranks.largest(int(goes_on)))
+        examples = _examples(run, model, on_features)
+        result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step, ranks)
+        with ranks.together():
+            if ranks.is_first:
+                test = _test(run, model, examples)
+                checksum = save_model(model, folder / MODEL)
+                _record(run, model, result, test, checksum, draw).write(folder)
+                finished_run(folder)
+    return RunRecord.read(folder)
 
 
 def _data_parts(run: PreparedRun) -> Iterable[bytes]:
@@ -130,7 +174,8 @@ def train_and_evaluate(
     """
     if model is None:
         model = run.network.build(run.options.seed)
-    return _train(run, model, _examples(run, model), evaluations, folder, resume, on_step)
+    examples = _examples(run, model)
+    return _train(run, model, examples, evaluations, folder, resume, on_step, ALONE)
 
 
 @dataclass(frozen=True)
@@ -173,6 +218,7 @@ def _train(
     folder: Path | None,
     resume: bool,
     on_step: OnStep | None,
+    ranks: Ranks,
 ) -> FitResult:
     """The one way from a preparation to a trained model: of ``dpvd train`` and the experiments."""
 
@@ -194,6 +240,7 @@ def _train(
         on_step=on_step,
         micro_batch=run.network.micro_batch,
         shared=run.network.front is not None,  # a linear layer reads its inputs only
+        group=ranks.group,
     )
 
 
