@@ -15,6 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from dpvd.errors import DpvdError, in_unit_interval, positive
+from dpvd.files import write_atomically
 from dpvd.grads import Clipping, LossFn
 from dpvd.losses import cross_entropy
 from dpvd.plan import PrivacyPlan
@@ -221,7 +222,7 @@ class PrivateAccelerator(Accelerator):
             "plan": step.plan.to_dict(),
             "step": step.state_dict(),
         }
-        (Path(folder) / ACCOUNT).write_text(json.dumps(account))
+        write_atomically(Path(folder) / ACCOUNT, json.dumps(account).encode())
 
     def _read_account(self, models: Any, folder: str) -> None:
         """Called before anything is loaded."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from dpvd.data import Encoder
 from dpvd.errors import DpvdError, choice
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, write_atomically
 from dpvd.runs import NetworkSpec, TrainedRun, TrainedTable
 from dpvd.sklearn import DPVDClassifier, DPVDRegressor
 from dpvd.tabular import TableModel
@@ -130,7 +130,7 @@ def export_model(
             f"the exported model differs from the model by {difference:.3g}, more than {TOLERANCE}:"
             " nothing was written"
         )
-    write_atomically(path, content)
+    write_atomically(path, content, mode=HANDED_OUT)
     return Exported(path, kind, tuple(rows.shape[1:]), output, difference, words)
 
 

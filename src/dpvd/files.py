@@ -1,4 +1,4 @@
-"""Writing files so that nobody ever reads half of one: the only such writer of the package."""
+"""Writing files whole, and for their owner alone: the only such writer of the package."""
 
 import os
 import secrets
@@ -8,30 +8,51 @@ from pathlib import Path
 
 from dpvd.errors import DpvdError
 
-__all__ = ["remove_partials", "replacing", "sync_folder", "write_atomically"]
+__all__ = [
+    "HANDED_OUT",
+    "PRIVATE",
+    "create_private",
+    "make_folder",
+    "remove_partials",
+    "replacing",
+    "sync_folder",
+    "write_atomically",
+]
+
+PRIVATE = 0o600
+"""Mode of a file that tells of the data or of its account: nobody else reads it."""
+
+HANDED_OUT = 0o644
+"""Mode of a file that was asked for to be passed on; the system's mask may take more away."""
 
 _PARTIAL = ".{name}.{token}.partial"
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """Yield a path beside ``path`` to write to; it takes the place of ``path`` at the end.
+def replacing(path: Path, *, mode: int = PRIVATE) -> Iterator[Path]:
+    """Yield an empty file beside ``path`` to write to; it takes the place of ``path`` at the end.
 
     Guarantees:
         A reader sees the old file or the new one, never a part of it. The new one is on disk before
         it replaces the old one, and under its name when this ends. An exception leaves the old file
         and nothing else; a process that is killed may leave a part beside it, under a name that
-        nobody reads.
+        nobody reads. At no time is the file open to more users than ``mode`` says, whatever the
+        system's mask.
 
-    Edge cases: missing folders are made.
+    Args:
+        path: of the file.
+        mode: `PRIVATE` or `HANDED_OUT`.
+
+    Edge cases: missing folders are made, as private as the file.
 
     Raises:
         DpvdError: if the folder or the file cannot be written.
     """
     partial = path.with_name(_PARTIAL.format(name=path.name, token=secrets.token_hex(4)))
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent, mode=_folder_mode(mode))
         try:
+            os.close(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode))
             yield partial
             _sync(partial)
             os.replace(partial, path)
@@ -43,21 +64,45 @@ def replacing(path: Path) -> Iterator[Path]:
         raise DpvdError(f"{path} cannot be written ({reason}): choose another folder") from error
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+def write_atomically(path: Path, content: bytes, *, mode: int = PRIVATE) -> None:
     """Write a file as ``replacing`` does.
 
     Args:
         path: of the file.
         content: all of it.
-        mode: who may read and write it, less what the system's mask takes away.
+        mode: `PRIVATE` or `HANDED_OUT`.
 
     Raises:
         DpvdError: if the folder or the file cannot be written.
     """
-    with replacing(path) as partial:
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+    with replacing(path, mode=mode) as partial:
+        partial.write_bytes(content)
+
+
+def create_private(path: Path, content: bytes) -> None:
+    """Write a file that must be new and is for its owner alone.
+
+    Raises:
+        OSError: if there is one, or it cannot be written.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+
+
+def make_folder(folder: Path, *, mode: int = 0o700) -> None:
+    """Make a folder and those above it that are missing, all with one mode.
+
+    ``Path.mkdir`` gives a mode to the last of them only. Folders that exist stay as they are.
+
+    Raises:
+        OSError: if one cannot be made.
+    """
+    if folder.is_dir():
+        return
+    if folder.parent != folder:
+        make_folder(folder.parent, mode=mode)
+    folder.mkdir(mode=mode, exist_ok=True)
 
 
 def remove_partials(folder: Path) -> None:
@@ -83,6 +128,11 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+def _folder_mode(mode: int) -> int:
+    """That of a folder for a file: whoever may read the file may look into the folder."""
+    return mode | (mode & 0o444) >> 2
 
 
 def _sync(path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, in_unit_interval, positive
+from dpvd.files import write_atomically
 from dpvd.grads import Clipping, LossFn
 from dpvd.loader import PlannedLoader, as_dataset
 from dpvd.losses import cross_entropy
@@ -189,7 +190,7 @@ class PrivateTrainer(Trainer):
                 "plan": self.plan.to_dict(),
                 "step": self.step.state_dict(),
             }
-            (folder / ACCOUNT).write_text(json.dumps(account))
+            write_atomically(folder / ACCOUNT, json.dumps(account).encode())
 
     def _load_best_model(self) -> None:
         super()._load_best_model()

@@ -211,13 +211,17 @@ BAD = {
         'column "x": no row has a value',
     ),
     "an empty cell": ("x,y\n1,0\n,1\n", one_number(), 'row 2, column "x": the cell is empty'),
-    "mixed types": ("x,y\n1,0\nten,1\n", one_number(), "row 2, column \"x\": 'ten' is no number"),
+    "mixed types": ("x,y\n1,0\nten,1\n", one_number(), 'row 2, column "x": the cell is no'),
     "a missing column": ("z,y\n1,0\n2,1\n", one_number(), 'has no column "x"; it has z, y'),
     "no target": ("x\n1\n2\n", one_number(), 'has no column "y"'),
     "no id": ("x,y\n1,0\n2,1\n", by_person(), 'has no column "person"'),
-    "an unseen class": ("x,y\n1,0\n2,7\n", one_number(), "row 2, column \"y\": '7' is not one of"),
-    "NaN": ("x,y\n1,0\nnan,1\n", one_number(), "row 2, column \"x\": 'nan' is no number"),
-    "infinity": ("x,y\n1,0\ninf,1\n", one_number(), "row 2, column \"x\": 'inf' is not finite"),
+    "an unseen class": (
+        "x,y\n1,0\n2,7\n",
+        one_number(),
+        'row 2, column "y": the cell is not one of',
+    ),
+    "NaN": ("x,y\n1,0\nnan,1\n", one_number(), 'row 2, column "x": the cell is no number'),
+    "infinity": ("x,y\n1,0\ninf,1\n", one_number(), 'row 2, column "x": the cell is not finite'),
 }
 
 

@@ -11,7 +11,7 @@ from dpvd import __version__
 from dpvd.cli.console import out, print_json, print_line, print_text, say
 from dpvd.cli.options import AsJson, Delta, warn_of_large_delta
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, write_atomically
 from dpvd.report.planner_page import PlannerRow, planner_rows, render_planner
 from dpvd.runs.planner import DEFAULT_EPSILONS, Offer, offers
 from dpvd.runs.rehearsal import Shape
@@ -133,7 +133,7 @@ def _write(path: Path, rows: list[PlannerRow], shape: Shape, first: Offer) -> No
         },
     )
     try:
-        write_atomically(path, page.encode("utf-8"))
+        write_atomically(path, page.encode("utf-8"), mode=HANDED_OUT)
     except OSError as error:
         raise DpvdError(f"html must be a file that can be written: {error}") from error
 

@@ -162,7 +162,7 @@ def _write_file(columns: list[str], rows: Iterator[list[Any]], path: Path) -> No
     """Write the whole file or none: a row that cannot be read leaves nothing behind."""
     if not path.parent.is_dir():
         raise DpvdError(f"cannot write {path}, there is no such folder: choose another --out")
-    with replacing(path) as partial, partial.open("x", newline="", encoding="utf-8") as file:
+    with replacing(path) as partial, partial.open("w", newline="", encoding="utf-8") as file:
         _write_csv(columns, rows, file)
 
 

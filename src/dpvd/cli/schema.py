@@ -10,6 +10,7 @@ from dpvd.cli.options import AsJson
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import draft_schema, open_table
 from dpvd.errors import DpvdError
+from dpvd.files import create_private
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "schema"]
@@ -75,7 +76,6 @@ def schema(
 
 def _write_new(path: Path, text: str) -> None:
     try:
-        with path.open("x", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        create_private(path, text.encode("utf-8"))
     except OSError as error:
         raise DpvdError(f"--out {path} cannot be written ({error.strerror})") from error

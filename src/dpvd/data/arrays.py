@@ -239,9 +239,6 @@ def _codes(y: np.ndarray, names: tuple[str, ...], where: str) -> np.ndarray:
     texts = [canonical_text(value) for value in values.tolist()]
     unknown = [text for text in texts if text not in names]
     if unknown:
-        raise DpvdError(
-            f"{where} has the label {shortened(unknown[0])!r}, which is none of the classes"
-            f" {', '.join(names[:20])}"
-        )
+        raise DpvdError(f"{where} has a label which is none of the classes {', '.join(names[:20])}")
     positions = np.array([names.index(text) for text in texts], dtype=np.int64)
     return positions[inverse]

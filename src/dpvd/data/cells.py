@@ -121,7 +121,7 @@ def parse_booleans(
     bad = (codes == UNSEEN) & ~missing
     if bad.any():
         position = int(bad.argmax())
-        words = f"{shortened(str(series[position]))!r} is neither yes nor no: allowed are"
+        words = "the cell is neither yes nor no: allowed are"
         pairs = zip(TRUE_WORDS, FALSE_WORDS, strict=True)
         allowed = ", ".join(f"{yes}/{no}" for yes, no in pairs)
         _refuse(series, position, first_row, f"{words} {allowed}")
@@ -152,7 +152,7 @@ def parse_days(
     if bad.any():
         position = int(bad.argmax())
         wanted = f"in the format {date_format}" if date_format else "such as 2020-12-31"
-        words = f"{shortened(str(series[position]))!r} is no date {wanted}"
+        words = f"the cell is no date {wanted}"
         _refuse(series, position, first_row, f"{words}: correct it, or set date_format")
     return dates.cast(pl.Int32).fill_null(0).to_numpy().astype(np.float64), missing
 
@@ -204,14 +204,14 @@ def _number(token: str) -> float | None:
 
 
 def _number_complaint(cell: str) -> str:
-    shown = repr(shortened(cell))
+    # The cell itself is not told: errors end up in logs.
     if cell.strip().lower() in ("nan", "na", "n/a", "null", "none", "-", "?", ".", ""):
-        return f"{shown} is no number: if it means that there is none, add it to missing_values"
+        return "the cell is no number: if it means that there is none, add it to missing_values"
     if cell.strip().lower().lstrip("+-") in ("inf", "infinity"):
-        return f"{shown} is not finite: correct it, or add it to missing_values"
+        return "the cell is not finite: correct it, or add it to missing_values"
     if _number(cell.replace(",", ".")) is not None:
-        return f"{shown} is no number: write a point as the decimal sign"
-    return f"{shown} is no number: correct it, or change the kind of the column"
+        return "the cell is no number: write a point as the decimal sign"
+    return "the cell is no number: correct it, or change the kind of the column"
 
 
 def _refuse(series: pl.Series, position: int, first_row: int, complaint: str) -> NoReturn:

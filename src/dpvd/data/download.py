@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, write_atomically
 
 __all__ = ["download"]
 
@@ -43,7 +43,7 @@ def download(
         except (OSError, http.client.HTTPException, DpvdError) as error:
             reasons.append(f"{mirror}: {error or type(error).__name__}")
         else:
-            write_atomically(target, content)
+            write_atomically(target, content, mode=HANDED_OUT)
             return
     raise DpvdError(
         f"{name} could not be downloaded ({'; '.join(reasons) or 'no mirror is configured'})"

@@ -19,7 +19,7 @@ from dpvd.data.cells import UNSEEN, parse_booleans, parse_codes, parse_days, par
 from dpvd.data.column import Column, Kind, Missing, Unseen
 from dpvd.data.schema import Schema
 from dpvd.data.schema_checks import check_keys, check_option
-from dpvd.data.words import quoted, shortened
+from dpvd.data.words import quoted
 from dpvd.errors import DpvdError
 
 __all__ = ["Encoder", "Spacing"]
@@ -354,6 +354,6 @@ def _refuse_unseen(series: pl.Series, unseen: np.ndarray, first_row: int, entry:
         remedy = "" if entry == "classes" else ', or set unseen = "other"'
         raise DpvdError(
             f"row {first_row + position}, column {quoted(series.name)}:"
-            f" {shortened(str(series[position]))!r} is not one of the declared {entry}: correct it,"
-            f" or add it to the schema{remedy}"
+            f" the cell is not one of the declared {entry}: correct it, or"
+            f" add it to the schema{remedy}"
         )

@@ -16,7 +16,7 @@ from dpvd.experiments.reproduction import Folder
 from dpvd.experiments.table_formats import Table, as_csv, as_latex, as_markdown
 from dpvd.experiments.tables import BELOW, claims_table, numbers_table, table1, tuning_table
 from dpvd.experiments.verdicts import DropoutAnswer, Verdict, dropout_answer, judge, summary_table
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, write_atomically
 from dpvd.report import inline_svg, png_bytes, svg_bytes
 
 __all__ = ["Artefacts", "write_artefacts"]
@@ -77,14 +77,16 @@ def write_artefacts(folder: Folder, artefacts: Artefacts) -> Path:
     for table in artefacts.tables:
         for suffix, as_text in WRITERS.items():
             path = folder.path / "tables" / f"{table.name}{suffix}"
-            write_atomically(path, as_text(table).encode())
+            write_atomically(path, as_text(table).encode(), mode=HANDED_OUT)
     pictures = {drawing.name: svg_bytes(drawing.figure) for drawing in artefacts.drawings}
     for drawing in artefacts.drawings:
         path = folder.path / "figures" / drawing.name
-        write_atomically(path.with_name(f"{drawing.name}.svg"), pictures[drawing.name])
-        write_atomically(path.with_name(f"{drawing.name}.png"), png_bytes(drawing.figure))
+        picture = path.with_name(f"{drawing.name}.svg")
+        write_atomically(picture, pictures[drawing.name], mode=HANDED_OUT)
+        picture = path.with_name(f"{drawing.name}.png")
+        write_atomically(picture, png_bytes(drawing.figure), mode=HANDED_OUT)
     page = folder.path / PAGE
-    write_atomically(page, _page(artefacts, pictures).encode())
+    write_atomically(page, _page(artefacts, pictures).encode(), mode=HANDED_OUT)
     return page
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from dpvd.errors import DpvdError
 from dpvd.experiments.result import ExperimentResult
 from dpvd.experiments.spec import Spec
-from dpvd.files import write_atomically
+from dpvd.files import make_folder, write_atomically
 
 try:
     import fcntl
@@ -158,7 +158,7 @@ def _write_for_good(path: Path, text: str) -> None:
 @contextmanager
 def _alone(folder: Path) -> Iterator[None]:
     """Wait until no other process folds here: two at once would each lose what the other added."""
-    (folder / PENDING).mkdir(parents=True, exist_ok=True)
+    make_folder(folder / PENDING)
     with (folder / PENDING / LOCK).open("ab") as lock:
         if fcntl is not None:
             fcntl.flock(lock, fcntl.LOCK_EX)

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dpvd.errors import DpvdError, in_unit_interval, phrase, positive
+from dpvd.files import make_folder
 from dpvd.privacy.chain import (
     Chain,
     chained,
@@ -141,7 +142,7 @@ class DataAccount:
         try:
             if path.exists():
                 raise FileExistsError
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             key = _key_path(path)
             if not key.exists():  # a crash between the two files leaves a key
                 create_file(key, f"{secrets.token_hex(_KEY_BYTES)}\n".encode())

@@ -16,7 +16,7 @@ from dpvd.report.declared import declared_for
 from dpvd.report.facts import check_declared, is_measured, table_of
 from dpvd.report.figures import Illustration, illustrate, write_figures
 from dpvd.report.sections import cells, common
-from dpvd.report.statement_page import STATEMENT, write_statement
+from dpvd.report.statement_page import STATEMENT, render_statement
 from dpvd.report.svg import inline_svg
 from dpvd.report.templates import template
 from dpvd.report.wording import method_words, percent
@@ -64,7 +64,8 @@ def write_pages(record: RunRecord, folder: Path | str) -> Path:
     content = _render(record, illustrations, declared).encode("utf-8")
     remove_partials(place / FIGURES)
     write_figures(illustrations, place / FIGURES)
-    write_statement(place / STATEMENT, record, declared)
+    statement = render_statement(record, declared)
+    write_atomically(place / STATEMENT, statement.encode("utf-8"))
     write_atomically(page, content)
     return page
 

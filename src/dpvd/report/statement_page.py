@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, write_atomically
 from dpvd.privacy import round_up
 from dpvd.report.facts import check_declared, is_measured
 from dpvd.report.sections import Rows, cells, common
@@ -74,7 +74,7 @@ def write_statement(
     """
     place = Path(path)
     page = render_statement(record, declared, with_test=with_test)
-    write_atomically(place, page.encode("utf-8"))
+    write_atomically(place, page.encode("utf-8"), mode=HANDED_OUT)
     return place
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import remove_partials, write_atomically
+from dpvd.files import make_folder, remove_partials, write_atomically
 from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
@@ -71,7 +71,7 @@ def create_run_dir(folder: Path, options: Mapping[str, Any], *, key: bytes | Non
             raise DpvdError(
                 f"{folder} exists and is not empty: choose another --out, or --resume the run in it"
             )
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder)
         (folder / CONTENTS).unlink(missing_ok=True)
     except OSError as error:
         raise DpvdError(
@@ -105,7 +105,7 @@ def write_key(folder: Path, key: bytes) -> None:
 
     With it, whoever has the record can check a guess at the whole data; it is not to be passed on.
     """
-    write_atomically(folder / CHECKSUM_KEY, f"{key.hex()}\n".encode(), mode=0o600)
+    write_atomically(folder / CHECKSUM_KEY, f"{key.hex()}\n".encode())
 
 
 def read_key(folder: Path) -> bytes:

@@ -1,6 +1,5 @@
 """Ed25519 signatures over a run's manifest, and so over all files that it names."""
 
-import os
 from pathlib import Path
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -8,7 +7,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import HANDED_OUT, create_private, write_atomically
 from dpvd.runs.run_dir import MANIFEST, SIGNATURE
 
 __all__ = ["check_signature", "create_key", "sign_run"]
@@ -39,12 +38,10 @@ def create_key(path: Path | str) -> Path:
     if public_path.exists():
         raise DpvdError(f"{public_path} exists already: choose another name for the key")
     try:
-        descriptor = os.open(private_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secret)
+        create_private(private_path, secret)
     except OSError as error:
         raise DpvdError(f"cannot write the key {private_path}: {error.strerror}") from None
-    write_atomically(public_path, public)
+    write_atomically(public_path, public, mode=HANDED_OUT)
     return public_path
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dpvd.errors import DpvdError
+from dpvd.files import make_folder
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Ledger
 
@@ -68,7 +69,7 @@ class KeptReleases:
         Raises:
             DpvdError: if the ledger cannot be written, or has a charge already.
         """
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         path = self._path(plan)
         open_ledger = Ledger.reopen if self.resume else Ledger.create
         ledger = open_ledger(path, plan.to_dict())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.errors import DpvdError, positive_int
+from dpvd.files import make_folder
 from dpvd.grads import Isolation, LossFn
 from dpvd.losses import cross_entropy
 from dpvd.mechanisms import SeededBits
@@ -435,5 +436,5 @@ def _open_ledger(plan: PrivacyPlan, folder: Path | None, resume: bool) -> Ledger
         return None
     if resume:
         return Ledger.open(folder / LEDGER, plan.to_dict())
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     return Ledger.create(folder / LEDGER, plan.to_dict())
