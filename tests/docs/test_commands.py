@@ -101,6 +101,7 @@ def values(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         "export": output(f"export {run} --format torch --out {folder / 'model.pt2'} --json"),
         "show": output(f"show {run} --json"),
         "verify": output(f"verify {run} --json"),
+        "audit": output("audit --engine --epsilon 8 --delta 1e-5 --trials 10000 --json"),
         "account": output(f"account {folder / 'account'} --epsilon 1 --delta 1e-5 --json"),
         "sign": output(f"sign --new-key {folder / 'officer.key'} --json"),
         "compare": output(f"compare {run} --json"),

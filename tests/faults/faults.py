@@ -8,6 +8,7 @@ Here are those of a step's sum and noise; those of one package each stand in fil
 
 from tests.faults import (
     account_faults,
+    audit_faults,
     clipping_faults,
     contract_faults,
     correlated_faults,
@@ -277,6 +278,7 @@ FAULTS = [
         "tests/training/test_step.py::test_noise_follows_the_clipping_that_runs_not_the_one_that_was_planned",
     ),
     *account_faults.FAULTS,
+    *audit_faults.FAULTS,
     *clipping_faults.FAULTS,
     *contract_faults.FAULTS,
     *correlated_faults.FAULTS,

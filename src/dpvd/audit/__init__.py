@@ -16,12 +16,19 @@ from dpvd.audit.one_run import (
     guesses_to_make,
     p_value,
 )
+from dpvd.audit.result import AuditResult, Verdict
+from dpvd.audit.white_box import audit_engine, canary_scores, default_trials
 
 __all__ = [
+    "AuditResult",
     "Guesses",
     "NoiseFamily",
     "Scores",
+    "Verdict",
+    "audit_engine",
+    "canary_scores",
     "clopper_pearson",
+    "default_trials",
     "epsilon_by_f_dp",
     "epsilon_by_guesses",
     "epsilon_by_threshold",

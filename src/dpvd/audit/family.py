@@ -13,7 +13,7 @@ from dpvd.privacy import privacy_curve
 
 __all__ = ["NoiseFamily", "least_refuted_noise"]
 
-_PRECISION = 1e-3  # relative, of a noise multiplier; every one that is returned has been refuted
+_PRECISION = 2e-3  # relative, of a noise multiplier; every one that is returned has been refuted
 _WIDEST = 1e4  # how many times the planned noise is looked at
 
 
@@ -93,7 +93,7 @@ def _detected(plan: PrivacyPlan, noise_multiplier: float) -> Callable[[float], f
 
 
 def least_refuted_noise(refutes: Callable[[float], bool], start: float) -> float | None:
-    """Return the least noise multiplier that is refuted, to a thousandth; None if none is.
+    """Return the least noise multiplier that is refuted, to two thousandths; None if none is.
 
     Args:
         refutes: whether a promise with this noise was seen to be broken. If it is for one z, it
@@ -102,13 +102,13 @@ def least_refuted_noise(refutes: Callable[[float], bool], start: float) -> float
     """
     high = start
     while not refutes(high):
-        high *= 4
+        high *= 2
         if high > _WIDEST * start:
             return None
-    low = high / 4
+    low = high / 2
     while refutes(low):
         high = low
-        low /= 4
+        low /= 2
     while high - low > _PRECISION * high:
         middle = math.sqrt(low * high)
         if refutes(middle):

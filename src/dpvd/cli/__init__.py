@@ -39,6 +39,7 @@ COMMANDS = {
     " use.",
     "show": "Show a run's statement, result and settings, or what an unfinished run was charged.",
     "verify": "Check that a run's files, ledgers, statement and model belong together; ε anew.",
+    "audit": "Measure ε from below, by canaries; exit code 1 if more is spent than claimed.",
     "sign": "Sign a finished run, or make the key to sign with.",
     "account": "Show who drew what from a data set's account, or make one with a limit (ε, δ).",
     "compare": "Compare finished runs: result, calibration and privacy, with means over seeds.",
