@@ -5,14 +5,14 @@ The engine executes the plan and the accountant reads the same plan, so they can
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import InitVar, asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
-from dp_accounting import DpEvent
+from dp_accounting import ComposedDpEvent, DpEvent
 
 from dpvd.batches import Columns, prefetched, read_batches, sample_of
 from dpvd.errors import (
@@ -527,11 +527,22 @@ class PrivacyPlan:
         return tuple(fact for fact, absent in missing.items() if absent)
 
     def calibrate(
-        self, epsilon: float, delta: float, accountant: AccountantName | str = "pld"
+        self,
+        epsilon: float,
+        delta: float,
+        accountant: AccountantName | str = "pld",
+        *,
+        beside: Sequence[DpEvent] = (),
     ) -> "PrivacyPlan":
         """The same plan with the smallest noise that keeps it within (ε, δ).
 
         Edge cases: ε = ∞ gives ordinary training.
+
+        Args:
+            epsilon: the budget.
+            delta: δ of the budget.
+            accountant: who adds up.
+            beside: what else is done to the data, and is to be within (ε, δ) too.
         """
         in_unit_interval(delta=delta)
         if epsilon == math.inf:
@@ -540,10 +551,15 @@ class PrivacyPlan:
             )
             return replace(self, noise_multiplier=0.0, clipping=unbounded)
         positive(epsilon=epsilon)
+
+        def event(z: float) -> DpEvent:
+            own = self.sampler.event(z, self.steps)
+            return ComposedDpEvent([*beside, own]) if beside else own
+
         multiplier = noise_multiplier_for(
             epsilon,
             delta,
-            lambda z: self.sampler.event(z, self.steps),
+            event,
             accountant=AccountantName.parse(accountant),
             relation=self.relation,
         )

@@ -30,6 +30,7 @@ EXAMPLES = (
 )
 
 COLUMNS = ["row", "class", "probability", "spread"]
+_SEPARATOR = ";"  # between the classes of a set
 
 
 def predict(
@@ -48,8 +49,9 @@ def predict(
     coverage: Annotated[
         float | None,
         typer.Option(
-            help="Share of these rows of a table to answer; the least certain others are marked in"
-            " a column abstain. Default: no such column.",
+            help="Of a network trained with --prediction-sets: a column set, whose classes hold the"
+            " true one with this probability. Of a table: share of these rows to answer; the least"
+            " certain others are marked in a column abstain. Default: no such column.",
             metavar="SHARE",
             rich_help_panel="Prediction",
         ),
@@ -76,29 +78,43 @@ def predict(
         columns = predictions.columns
         rows = predictions.rows()
     else:
-        of_tables = {"--coverage": coverage, "--delimiter": delimiter, "--encoding": encoding}
+        of_tables = {"--delimiter": delimiter, "--encoding": encoding}
         for flag, value in of_tables.items():
             if value is not None:
                 raise DpvdError(f"{flag} can be given for tables only")
-        columns = COLUMNS
-        rows = iter(_network_rows(TrainedRun(run), inputs, samples))
+        columns = COLUMNS if coverage is None else [*COLUMNS, "set"]
+        rows = iter(_network_rows(TrainedRun(run), inputs, samples, coverage))
     if as_json:
         print_json([dict(zip(columns, row, strict=True)) for row in rows])
     elif out_file is None:
-        _write_csv(columns, rows, sys.stdout)
+        _write_csv(columns, map(_as_text, rows), sys.stdout)
     else:
-        _write_file(columns, rows, out_file)
+        _write_file(columns, map(_as_text, rows), out_file)
 
 
-def _network_rows(trained: TrainedRun, inputs: Path, samples: int) -> list[list[Any]]:
-    """The most likely class of each example, with its probability and the spread of that."""
-    probabilities, spread = trained.predict_dist(_read(inputs), samples)  # [examples, classes]
-    names = trained.record.dataset.get("class_names")
+def _as_text(row: list[Any]) -> list[Any]:
+    """A row of a CSV file: the classes of a set stand in one cell."""
+    return [_SEPARATOR.join(map(str, cell)) if isinstance(cell, list) else cell for cell in row]
+
+
+def _network_rows(
+    trained: TrainedRun, inputs: Path, samples: int, coverage: float | None
+) -> list[list[Any]]:
+    """The most likely class of each example, with its probability and the spread of that; and the
+    classes of its prediction set, if these are asked for.
+    """
+    x = _read(inputs)
+    sets = None if coverage is None else trained.predict_sets(x, coverage)  # [examples, classes]
+    probabilities, spread = trained.predict_dist(x, samples)
+    names = trained.record.dataset.get("class_names") or list(range(probabilities.shape[1]))
     rows = []
     for index, label in enumerate(probabilities.argmax(1).tolist()):
         probability = round(float(probabilities[index, label]), 6)
         deviation = round(float(spread[index, label]), 6)
-        rows.append([index, names[label] if names else label, probability, deviation])
+        row = [index, names[label], probability, deviation]
+        if sets is not None:
+            row.append([names[place] for place in sets[index].nonzero().flatten().tolist()])
+        rows.append(row)
     return rows
 
 

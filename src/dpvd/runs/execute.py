@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.features import FeatureExtractor, FeatureSpec
+from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Cost, Guarantee
 from dpvd.ranks import ALONE, Ranks
 from dpvd.runs.charged import discard_uncharged
@@ -28,10 +29,12 @@ from dpvd.runs.metrics import (
     test_metrics,
 )
 from dpvd.runs.model_file import save_model
+from dpvd.runs.prediction_sets import Calibration, PredictionSets, release_sets
 from dpvd.runs.prepare import PreparedRun
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL, RECORD, create_run_dir, reopen_run_dir
-from dpvd.training import FitResult, Progress, fit, has_begun
+from dpvd.statistics import KeptReleases
+from dpvd.training import Account, FitResult, Progress, charge_release, fit, has_begun
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -124,7 +127,7 @@ def _carry_out(
     with ExitStack() as reserved:
         with ranks.together():
             if ranks.is_first:
-                cost = Cost.of(run.plan.event())
+                cost = Cost.of(run.event())
                 drawn = drawing(run.options, folder, cost, _data_parts(run))
                 draw = reserved.enter_context(drawn)
                 goes_on = resume and has_begun(folder)
@@ -133,9 +136,13 @@ def _carry_out(
         result = _train(run, model, examples, EVALUATIONS, folder, goes_on, on_step, ranks)
         with ranks.together():
             if ranks.is_first:
+                sets = None
+                if run.kept is not None:
+                    sets = _release_sets(run, run.kept, model, folder, resume=goes_on)
+                    result = replace(result, guarantee=_joint(run, run.kept, model, result, sets))
                 test = _test(run, model, examples)
                 checksum = save_model(model, folder / MODEL)
-                _record(run, model, result, test, checksum, draw).write(folder)
+                _record(run, model, result, test, checksum, draw, sets).write(folder)
                 finished_run(folder)
     return RunRecord.read(folder)
 
@@ -194,7 +201,7 @@ def _examples(
     Those of the last data are kept for the next run of a sweep.
     """
     network = run.network
-    key = (run.dataset.checksum, network.front)
+    key = (run.dataset.checksum, network.front, run.options.prediction_sets)
     if network.front is not None and key in _last_features:
         return _last_features[key]
     _last_features.clear()
@@ -207,7 +214,7 @@ def _examples(
     return examples
 
 
-_last_features: dict[tuple[str, FeatureSpec | None], _Examples] = {}
+_last_features: dict[tuple[str, FeatureSpec | None, float | None], _Examples] = {}
 
 
 def _train(
@@ -264,6 +271,7 @@ def _record(
     test: dict[str, Any],
     checksum: str,
     draw: Draw | None,
+    sets: PredictionSets | None,
 ) -> RunRecord:
     dataset = run.dataset
     guarantee = _with_gaps(result.guarantee, run.not_covered)
@@ -276,6 +284,7 @@ def _record(
             "name": dataset.name,
             "train": len(dataset.train_x),
             "test": len(dataset.test_x),
+            **({} if run.kept is None else {"calibration": len(run.kept.y)}),
             "classes": dataset.classes,
             "checksum": dataset.checksum,
             "preprocessing": f"{dataset.preprocessing}; {run.network.describe_inputs()}",
@@ -298,7 +307,63 @@ def _record(
         environment=environment(),
         created=now(),
         version=__version__,
+        releases=[] if run.kept is None else _releases(run, run.kept, result.guarantee.steps),
+        prediction_sets={} if sets is None else sets.to_dict(),
     )
+
+
+def _release_sets(
+    run: PreparedRun, kept: Calibration, model: nn.Module, folder: Path, *, resume: bool
+) -> PredictionSets:
+    """Release what prediction sets need; a run that goes on takes what it has paid for."""
+    trained = run.network.trained(model)
+    keeper = KeptReleases(
+        folder,
+        lambda _: "prediction-sets",
+        resume,
+        lambda plan, name: charge_release(trained, plan, name),
+    )
+    inputs = run.network.head_inputs(model, kept.x)
+    return release_sets(trained, inputs, kept, keeper)
+
+
+def _joint(
+    run: PreparedRun,
+    kept: Calibration,
+    model: nn.Module,
+    result: FitResult,
+    sets: PredictionSets,
+) -> Guarantee:
+    """The statement for training and the release together."""
+    account = Account(run.network.trained(model), run.plan, announce=False)
+    source = result.guarantee.noise_source
+    joint = account.guarantee(run.options.delta, run.options.accountant, source)
+    words = (
+        f"{len(kept.y)} examples that no step was taken on, whose scores for prediction sets were"
+        f" counted in one release with noise multiplier {kept.plan.noise_multiplier:.4g}; noise"
+        f" lowers the coverage of the sets by {sets.lost():.4f} at most"
+    )
+    return replace(joint, seen=(*(joint.seen or ()), words))
+
+
+def _releases(run: PreparedRun, kept: Calibration, steps: int) -> list[dict[str, Any]]:
+    """Training and the release for prediction sets, each with what it costs of the budget."""
+    assert run.options.prediction_sets is not None
+    share = run.options.prediction_sets
+    return [
+        _release("training", run.plan, steps - 1, 1 - share),
+        _release("prediction sets", kept.plan, 1, share),
+    ]
+
+
+def _release(name: str, plan: PrivacyPlan, steps: int, share: float) -> dict[str, Any]:
+    return {
+        "name": name,
+        "noise_multiplier": plan.noise_multiplier,
+        "steps": steps,
+        "share": share,
+        "plan": plan.to_dict(),
+    }
 
 
 def _with_gaps(guarantee: Guarantee, not_covered: tuple[str, ...]) -> Guarantee:

@@ -10,6 +10,7 @@ from dpvd.runs.metrics import predict_dist
 from dpvd.runs.model_file import load_model
 from dpvd.runs.network import NetworkSpec
 from dpvd.runs.own_run import OWN
+from dpvd.runs.prediction_sets import PredictionSets, class_scores
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
 from dpvd.training import remember
@@ -44,9 +45,29 @@ class TrainedRun:
         inputs = self.network.head_inputs(self.model, x)
         return predict_dist(self.network.trained(self.model), inputs, samples=samples)
 
+    def predict_sets(self, x: Tensor, coverage: float) -> Tensor:
+        """Which classes are in the sets of raw examples, bool [n, classes].
+
+        The true class is in the set with a probability of at least ``coverage``, less what the
+        record says is lost to noise; see `PredictionSets.sets`.
+
+        Raises:
+            DpvdError: if the run has released nothing that sets can be made from.
+        """
+        if not self.record.prediction_sets:
+            raise DpvdError(
+                "this run has released nothing to make prediction sets from, and to do so now would"
+                " cost privacy: train with --prediction-sets 0.1"
+            )
+        sets = PredictionSets.from_dict(self.record.prediction_sets)
+        inputs = self.network.head_inputs(self.model, x)
+        return sets.sets(class_scores(self.network.trained(self.model), inputs), coverage)
+
     def _load(self, path: Path) -> nn.Module:
         model = self.network.build(loaded=True)
         load_model(model, path, self.record.model)
         # Whoever trains it further goes on counting.
-        remember(model, PrivacyPlan.from_dict(self.record.plan), self.record.guarantee["steps"])
+        whole = {"plan": self.record.plan, "steps": self.record.guarantee["steps"]}
+        for entry in self.record.releases or [whole]:
+            remember(model, PrivacyPlan.from_dict(entry["plan"]), entry["steps"])
         return model.eval()

@@ -42,6 +42,8 @@ __all__ = ["RunOptions"]
 NOTHING = "nothing"
 SEEDS = 2**63  # what torch's generators take
 
+_MOST_KEPT = 0.5  # of the examples, for prediction sets
+
 # What stays finite and above zero in 32-bit arithmetic, with some room.
 LEAST = 1e-30
 MOST = 1e30
@@ -166,6 +168,15 @@ class RunOptions:
             " leaves out. Default: nothing is estimated.",
             Group.PRIVACY,
             positive,
+        ),
+    ] = None
+    prediction_sets: Annotated[
+        float | None,
+        Setting(
+            "Part of the examples, and of the budget, that is kept for predict --coverage; nothing"
+            " is trained on these. For images. Default: nothing is kept.",
+            Group.PRIVACY,
+            in_unit_interval,
         ),
     ] = None
     account: Annotated[
@@ -334,6 +345,7 @@ class RunOptions:
         self._check_adaptive()
         self._check_bands()
         self._check_account()
+        self._check_prediction_sets()
         if self.private_bounds is not None and self.private_bounds >= (self.epsilon or 0.0):
             raise DpvdError(
                 "private_bounds must be a part of the budget, less than epsilon"
@@ -374,6 +386,25 @@ class RunOptions:
             raise DpvdError(
                 "noise that can be repeated does not add up: --seeded-noise and --account do not go"
                 " together"
+            )
+
+    def _check_prediction_sets(self) -> None:
+        if self.prediction_sets is None:
+            return
+        if self.method is Method.NONE:
+            raise DpvdError(
+                "prediction_sets spends a part of a privacy budget, and --method none has none"
+            )
+        if self.relation is not Relation.ADD_OR_REMOVE:
+            # Another example in the place of one may go to the other part, and so change both.
+            raise DpvdError(
+                "prediction_sets is for --relation add-or-remove: examples that are replaced move"
+                " between training and calibration"
+            )
+        if self.prediction_sets > _MOST_KEPT:
+            raise DpvdError(
+                f"prediction_sets keeps at most {_MOST_KEPT:g} of the examples from training, got"
+                f" {self.prediction_sets:g}"
             )
 
     def _check_adaptive(self) -> None:

@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dp_accounting import ComposedDpEvent, DpEvent
+
 from dpvd.data import Dataset
 from dpvd.errors import DpvdError
 from dpvd.features import FeatureKind, FeatureSpec
@@ -11,6 +13,7 @@ from dpvd.grads import Clipping
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.runs.network import Method, NetworkSpec, Scale
 from dpvd.runs.options import RunOptions
+from dpvd.runs.prediction_sets import Calibration, keep_for_calibration, planned_release
 from dpvd.runs.recipes import (
     CHOSEN_ON,
     NETWORKS,
@@ -40,6 +43,7 @@ class PreparedRun:
         checksum_key: of the data's checksum; None for public data, whose checksum has none.
         class_names: what predictions call the classes; they are numbered if there are none.
         source: file of the data; None for a data set that comes with the program.
+        kept: examples for prediction sets, which are not part of ``dataset``; None if there are none.
     """
 
     options: RunOptions
@@ -51,6 +55,13 @@ class PreparedRun:
     checksum_key: bytes | None = None
     class_names: tuple[str, ...] = ()
     source: Path | None = None
+    kept: Calibration | None = None
+
+    def event(self) -> DpEvent:
+        """Everything that the run will do to the data."""
+        if self.kept is None:
+            return self.plan.event()
+        return ComposedDpEvent([self.kept.plan.event(), self.plan.event()])
 
 
 def prepare_run(
@@ -77,11 +88,21 @@ def prepare_run(
     """
     if options.private_bounds is not None:
         raise DpvdError("private_bounds can be given for tables only: images have known bounds")
-    network = _network(options, dataset)
-    plan = _plan(options, dataset, network.rule)
+    kept: Calibration | None = None
+    data = dataset
+    if options.prediction_sets is None:
+        network = _network(options, data)
+        plan = _calibrated(options, _plan(options, data, network.rule))
+    else:
+        data, x, y = keep_for_calibration(dataset, options.prediction_sets, checksum_key)
+        network = _network(options, data)
+        plan = _plan(options, data, network.rule)
+        kept = Calibration(x, y, _release_for_sets(options, plan, len(y)))
+        kept.check()
+        plan = _calibrated(options, plan, kept.plan)
     recipe = _recipe(options, plan, network.rule)
     return PreparedRun(
-        options, dataset, network, plan, recipe, not_covered, checksum_key, class_names, source
+        options, data, network, plan, recipe, not_covered, checksum_key, class_names, source, kept
     )
 
 
@@ -135,7 +156,7 @@ def _settled(options: RunOptions, dataset: Dataset) -> tuple[NetworkKind, Featur
 
 
 def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPlan:
-    """The calibrated plan: the rule's, with what the user chose in its place."""
+    """The plan before its noise: the rule's, with what the user chose in its place."""
     examples = len(dataset.train_x)
     private = options.method is not Method.NONE
     batch_size = options.batch_size
@@ -158,11 +179,31 @@ def _plan(options: RunOptions, dataset: Dataset, rule: NetworkRule) -> PrivacyPl
         public=("the classes", "the size of the images") if is_built_in else None,
         initial_weights="random",
     )
-    plan = replace(plan, **options.given_for(Part.PLAN))
-    if not private:
+    return replace(plan, **options.given_for(Part.PLAN))
+
+
+def _release_for_sets(options: RunOptions, plan: PrivacyPlan, examples: int) -> PrivacyPlan:
+    assert options.epsilon is not None  # checked at construction
+    assert options.prediction_sets is not None
+    return planned_release(
+        plan,
+        examples,
+        options.prediction_sets,
+        epsilon=options.epsilon,
+        delta=options.delta,
+        accountant=options.accountant,
+    )
+
+
+def _calibrated(
+    options: RunOptions, plan: PrivacyPlan, beside: PrivacyPlan | None = None
+) -> PrivacyPlan:
+    """The plan with the noise that the budget asks for, less what is released beside it."""
+    if options.method is Method.NONE:
         return plan.calibrate(math.inf, options.delta)
     assert options.epsilon is not None  # checked at construction
-    return plan.calibrate(options.epsilon, options.delta, options.accountant)
+    events = [] if beside is None else [beside.event()]
+    return plan.calibrate(options.epsilon, options.delta, options.accountant, beside=events)
 
 
 def _clipping(options: RunOptions) -> Clipping:

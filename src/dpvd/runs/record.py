@@ -45,8 +45,9 @@ KINDS: dict[str, type | tuple[type, ...]] = {
     "table": dict,
     "releases": list,
     "declared": dict,
+    "prediction_sets": dict,
 }
-OF_TABLES = ("table", "releases", "declared")
+OF_SOME = ("table", "releases", "declared", "prediction_sets")
 
 
 @dataclass(frozen=True)
@@ -71,17 +72,20 @@ class RunRecord:
     table: dict[str, Any] = field(default_factory=dict)
     """Of a run on a table: kind, encoder with its schema, classes, unit; empty for others."""
     releases: list[dict[str, Any]] = field(default_factory=list)
-    """Everything that was done to a table, in order: name, noise multiplier, share, plan."""
+    """Everything that was done to the data if that is more than training: name, noise multiplier,
+    share, plan."""
     declared: dict[str, str] = field(default_factory=dict)
     """What only people can say of the release, by the names that the report knows."""
+    prediction_sets: dict[str, Any] = field(default_factory=dict)
+    """What was released to make sets of classes from; empty if nothing was."""
     format: int = FORMAT
 
     # How it is written and read.
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; what only runs on tables have is left out where there is none."""
+        """Plain data; what only some runs have is left out where there is none."""
         plain = asdict(self)
-        return {name: value for name, value in plain.items() if value or name not in OF_TABLES}
+        return {name: value for name, value in plain.items() if value or name not in OF_SOME}
 
     def write(self, folder: Path) -> None:
         """Write into the run's folder, whole or not at all."""

@@ -1,4 +1,4 @@
-"""Statistics that are released with noise: moments of rows, bounds of columns, categories.
+"""Statistics that are released with noise: moments, bounds, categories, counts of scores.
 
 Each is one Gaussian release in which everybody takes part, written down as a plan with one step, so
 that the account of whatever is trained afterwards takes it in.
@@ -21,6 +21,12 @@ from dpvd.statistics.moments import (
 )
 from dpvd.statistics.people import Rows, check_people, row_weights
 from dpvd.statistics.release import Charge, Keeper, Part, noise_shares, release_plan
+from dpvd.statistics.score_counts import (
+    ScoreCounts,
+    coverage_lost,
+    release_score_counts,
+    score_count_std,
+)
 
 __all__ = [
     "Categories",
@@ -33,7 +39,9 @@ __all__ = [
     "NumericBounds",
     "Part",
     "Rows",
+    "ScoreCounts",
     "check_people",
+    "coverage_lost",
     "dyadic_edges",
     "failure_delta",
     "kept_names",
@@ -45,5 +53,7 @@ __all__ = [
     "release_mean",
     "release_moments",
     "release_plan",
+    "release_score_counts",
     "row_weights",
+    "score_count_std",
 ]

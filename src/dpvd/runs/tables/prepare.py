@@ -37,6 +37,7 @@ _OF_NETWORKS = (
     "clip_quantile",
     "bands",
     "posterior",
+    "prediction_sets",
     "batch_size",
     "epochs",
     "learning_rate",
