@@ -14,7 +14,7 @@ from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.features import FeatureExtractor, FeatureSpec
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import Cost, Guarantee
+from dpvd.privacy import Cost, Guarantee, round_up
 from dpvd.ranks import ALONE, Ranks
 from dpvd.runs.charged import discard_uncharged
 from dpvd.runs.draw import Draw, drawing, file_parts, settle_finished
@@ -339,9 +339,9 @@ def _joint(
     source = result.guarantee.noise_source
     joint = account.guarantee(run.options.delta, run.options.accountant, source)
     words = (
-        f"{len(kept.y)} examples that no step was taken on, whose scores for prediction sets were"
-        f" counted in one release with noise multiplier {kept.plan.noise_multiplier:.4g}; noise"
-        f" lowers the coverage of the sets by {sets.lost():.4f} at most"
+        f"one step is a release of scores for prediction sets, of {len(kept.y)} examples that no"
+        f" other step was taken on; its noise lowers the coverage of the sets by"
+        f" {round_up(sets.lost())} at most"
     )
     return replace(joint, seen=(*(joint.seen or ()), words))
 

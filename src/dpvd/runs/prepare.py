@@ -43,7 +43,7 @@ class PreparedRun:
         checksum_key: of the data's checksum; None for public data, whose checksum has none.
         class_names: what predictions call the classes; they are numbered if there are none.
         source: file of the data; None for a data set that comes with the program.
-        kept: examples for prediction sets, which are not part of ``dataset``; None if there are none.
+        kept: examples for prediction sets, which are not part of ``dataset``, if there are any.
     """
 
     options: RunOptions

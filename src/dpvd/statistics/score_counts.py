@@ -91,14 +91,11 @@ def release_score_counts(
             f"the plan is for {plan.examples} examples, there are scores of shape"
             f" {tuple(places.shape)}: give one for each"
         )
-    column = _coefficients(points)
-    norm = torch.linalg.vector_norm(column).item()
-    root = _lower_triangle(column)
-    total = root @ _numbers_by_place(places, points) * (_ALMOST_ONE / norm)
+    root, norm = _root(points)
+    total = _bounded_sums(places, points)
     sensitivity = simplex_sensitivity(plan.relation)
     std = release_total(total, plan, sensitivity=sensitivity, purpose=purpose, charge=charge)
-    counts = root @ total * (norm / _ALMOST_ONE)
-    return ScoreCounts(counts, std * norm**2 / _ALMOST_ONE, plan.examples)
+    return ScoreCounts(norm * root @ total, norm**2 * std, plan.examples)
 
 
 def score_count_std(plan: PrivacyPlan, points: int) -> float:
@@ -139,6 +136,12 @@ def coverage_lost(people: int, std: float, points: int) -> float:
     return min(1.0, deviations * std / (people + 1) + looks * tail)
 
 
+def _bounded_sums(places: Tensor, points: int) -> Tensor:
+    """C h / |c|, to which a person adds a vector no longer than 1: float64 [points]."""
+    root, norm = _root(points)
+    return root @ _numbers_by_place(places, points) / norm
+
+
 def _numbers_by_place(places: Tensor, points: int) -> Tensor:
     """Each person in parts at the two points above their place: float64 [points]."""
     exact = places.double().nan_to_num(math.inf, math.inf, -math.inf).clamp(-1, points)
@@ -149,6 +152,13 @@ def _numbers_by_place(places: Tensor, points: int) -> Tensor:
     numbers.index_add_(0, first, 1 - part)
     numbers.index_add_(0, first + 1, part)
     return numbers[:points]
+
+
+def _root(points: int) -> tuple[Tensor, float]:
+    """C, and |c| or slightly more."""
+    column = _coefficients(points)
+    norm = torch.linalg.vector_norm(column).item()
+    return _lower_triangle(column), norm / _ALMOST_ONE
 
 
 def _coefficients(points: int) -> Tensor:
