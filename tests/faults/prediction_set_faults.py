@@ -21,7 +21,9 @@ FAULTS = [
         "half of the noise on counts of scores",
         COUNTS,
         {
-            "    root, norm = _root(points)\n    total": "    root, norm = _root(points)\n    norm /= 2\n    total"
+            "    sensitivity = simplex_sensitivity(plan.relation)\n": (
+                "    sensitivity = 0.5 * simplex_sensitivity(plan.relation)\n"
+            )
         },
         TEST_COUNTS + "test_noise_has_the_stated_scale_at_the_last_point_and_is_smaller_before",
     ),
