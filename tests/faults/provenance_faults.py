@@ -294,9 +294,7 @@ WORDS = [
     Fault(
         "noise calibrated for fewer steps than are taken",
         PLAN,
-        {
-            "lambda z: self.sampler.event(z, self.steps)": "lambda z: self.sampler.event(z, self.steps // 2)"
-        },
+        {"own = self.sampler.event(z, self.steps)": "own = self.sampler.event(z, self.steps // 2)"},
         "tests/test_plan.py::test_calibrate_then_account[rdp]",
     ),
 ]

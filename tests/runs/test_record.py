@@ -11,7 +11,7 @@ from dpvd.runs import RECORD, RunRecord
 
 OLD = Path(__file__).parent / "old_runs" / "finished"
 OPTIONAL = ("alpha", "sparsity")
-OF_TABLES = ("table", "releases", "declared")
+OF_SOME = ("table", "releases", "declared", "prediction_sets")
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def values() -> dict[str, Any]:
     return found
 
 
-FIELDS = sorted(set(RunRecord.__dataclass_fields__) - {*OPTIONAL, *OF_TABLES, "format"})
+FIELDS = sorted(set(RunRecord.__dataclass_fields__) - {*OPTIONAL, *OF_SOME, "format"})
 
 
 @pytest.mark.parametrize("name", FIELDS)
