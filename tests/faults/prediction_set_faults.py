@@ -59,7 +59,7 @@ FAULTS = [
         "a statement for training alone",
         EXECUTE,
         {
-            "                result = replace(result, guarantee=_joint(run, run.kept, model, result, sets))\n": ""
+            "                    result = replace(result, guarantee=_joint(run, run.kept, model, result, sets))\n": ""
         },
         COMPOSED,
     ),
