@@ -22,7 +22,7 @@ from dpvd.training import Recipe
 TRAIN = typer.main.get_command(app).commands["train"].load()
 OWN = {
     # of the command itself
-    *("dataset", "data_dir", "out_dir", "resume", "as_json"),
+    *("dataset", "data_dir", "out_dir", "resume", "as_json", "processes"),
     "seeds",  # of a sweep, not of a run
     # which table is read, and how
     *("target", "schema", "id", "rows_per_unit", "test", "test_fraction", "delimiter", "encoding"),
