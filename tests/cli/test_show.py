@@ -6,6 +6,8 @@ import shutil
 import pytest
 import yaml
 
+from dpvd.report import write_report
+from dpvd.runs import RunRecord
 from tests.cli.program import assert_refused, call
 
 
@@ -146,3 +148,25 @@ def test_a_run_without_test_data_is_shown(run, tmp_path):
     assert "not measured" in shown.out
     assert "accuracy" not in shown.out
     assert "report" not in shown.out.splitlines()[-1]
+
+
+def test_it_says_whether_the_run_holds_and_why_not(run, tmp_path):
+    assert "checked" in call("show", run).out
+    assert " verified" in call("show", run).out
+    assert "not verified" not in call("show", run).out
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    content = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    shown = " ".join(call("show", folder).out.split())
+    assert "not verified: model.safetensors: is not the file" in shown
+
+
+def test_the_page_says_whether_the_run_held_and_why_not(run, tmp_path):
+    assert "the run was verified." in (run / "report.html").read_text()
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    (folder / "ledger.jsonl").unlink()
+    page = write_report(RunRecord.read(folder), folder).read_text()
+    assert "the run was not verified: ledger.jsonl" in page
+    assert str(tmp_path) not in page

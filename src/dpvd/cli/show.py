@@ -16,7 +16,7 @@ from dpvd.report.declared import declared_for, parse_declared
 from dpvd.report.facts import releases_of
 from dpvd.report.registry import registry_yaml
 from dpvd.report.statement_page import write_statement
-from dpvd.runs import LEDGER, RECORD, REPORT, RunRecord
+from dpvd.runs import LEDGER, RECORD, REPORT, RunRecord, verify_run
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "show"]
@@ -112,7 +112,7 @@ def _check(
 def _show_finished(run: Path, record: RunRecord) -> None:
     print_text(record.guarantee["sentence"], "bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in _rows(record).items():
+    for name, value in (_rows(record) | {"checked": verify_run(run).verdict}).items():
         table.add_row(name, Text(value))
     out.print(table, soft_wrap=False)
     if (run / REPORT).exists():

@@ -40,7 +40,7 @@ def verify(
         for check in found.checks:
             mark = "ok      " if check.holds else "NOT OK  "
             print_line(f"{mark}{check.name}: {check.detail}")
-        print_line("verified" if found.holds else "not verified: " + "; ".join(found.problems))
+        print_line(found.verdict)
     if not found.holds:
         raise typer.Exit(DOES_NOT_HOLD)
 

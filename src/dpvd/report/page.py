@@ -1,10 +1,11 @@
 """The report of a run: one HTML page that needs nothing but itself, and the figures as files.
 
-Everything here is a pure function of the run's ``RunRecord`` and of what was declared beside it:
-the same record gives the same page.
+Everything here is a pure function of the run's ``RunRecord``, of what was declared beside it, and
+of whether its folder held: the same record gives the same page.
 """
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,12 +21,14 @@ from dpvd.report.statement_page import STATEMENT, render_statement
 from dpvd.report.svg import inline_svg
 from dpvd.report.templates import template
 from dpvd.report.wording import method_words, percent
-from dpvd.runs import FIGURES, REPORT, RunRecord
+from dpvd.runs import FIGURES, REPORT, RunRecord, verify_run
 
 __all__ = ["render", "write_pages"]
 
 
-def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
+def render(
+    record: RunRecord, declared: Mapping[str, str] | None = None, verdict: str | None = None
+) -> str:
     """Return the report as one self-contained HTML page, for the holder of the data.
 
     Guarantees: every text of the record is escaped; the page loads nothing from anywhere and runs
@@ -35,6 +38,8 @@ def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
     Args:
         record: the run's record.
         declared: what people said of the release; what the record holds of it if None.
+        verdict: whether the folder of the run held, in the words of `verify_run`; None if nobody
+            looked.
 
     Returns:
         HTML, starting with its doctype.
@@ -43,7 +48,7 @@ def render(record: RunRecord, declared: Mapping[str, str] | None = None) -> str:
         DpvdError: if a declaration has an unknown name or no words.
     """
     said = declared_for(record) if declared is None else check_declared(declared)
-    return _render(record, illustrate(record), said)
+    return _render(record, illustrate(record), said, verdict)
 
 
 def write_pages(record: RunRecord, folder: Path | str) -> Path:
@@ -61,7 +66,8 @@ def write_pages(record: RunRecord, folder: Path | str) -> Path:
     declared = declared_for(record, place)
     illustrations = illustrate(record)
     page = place / REPORT
-    content = _render(record, illustrations, declared).encode("utf-8")
+    verdict = _verdict(place)
+    content = _render(record, illustrations, declared, verdict).encode("utf-8")
     remove_partials(place / FIGURES)
     write_figures(illustrations, place / FIGURES)
     statement = render_statement(record, declared)
@@ -71,7 +77,10 @@ def write_pages(record: RunRecord, folder: Path | str) -> Path:
 
 
 def _render(
-    record: RunRecord, illustrations: Sequence[Illustration], declared: Mapping[str, str]
+    record: RunRecord,
+    illustrations: Sequence[Illustration],
+    declared: Mapping[str, str],
+    verdict: str | None,
 ) -> str:
     drawings = [(each, inline_svg(each.svg, each.name, each.description)) for each in illustrations]
     return template("page.html").render(
@@ -80,11 +89,19 @@ def _render(
         subtitle=_subtitle(record),
         tiles=_tiles(record),
         held=_held(record),
+        verdict=verdict,
         drawings=drawings,
         tables=_tables(record),
         layers=[str(line) for line in record.model["layers"]],
         record=json.dumps(record.to_dict(), indent=2, ensure_ascii=False),
     )
+
+
+def _verdict(folder: Path) -> str:
+    """Whether the folder holds; without its own path, which tells of the machine."""
+    if not folder.is_dir():
+        return "not verified: there was no folder of a run"
+    return verify_run(folder).verdict.replace(f"{folder}{os.sep}", "")
 
 
 def _held(record: RunRecord) -> str:

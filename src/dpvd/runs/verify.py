@@ -59,6 +59,11 @@ class Verification:
         """What does not hold, one line each."""
         return [f"{check.name}: {check.detail}" for check in self.checks if not check.holds]
 
+    @property
+    def verdict(self) -> str:
+        """``verified``, or ``not verified`` and why."""
+        return "verified" if self.holds else "not verified: " + "; ".join(self.problems)
+
 
 def verify_run(folder: Path | str, key: Path | str | None = None) -> Verification:
     """Check a finished run, and compute its ε anew from its ledgers.
