@@ -21,12 +21,13 @@ def plan_of(
     *,
     mode: str = "flat",
     relation: str = "add-or-remove",
-    batch: int = 500,
+    examples: int = 500,
+    batch: int | None = None,
     **others: str | int,
 ) -> PrivacyPlan:
     plan = PrivacyPlan(
-        examples=500,
-        batch_size=batch,
+        examples=examples,
+        batch_size=examples if batch is None else batch,
         steps=4,
         clipping=Clipping(mode, 0.5),
         relation=relation,
@@ -42,7 +43,8 @@ def audit(plan: PrivacyPlan, trials: int = 20_000) -> AuditResult:
 @pytest.mark.parametrize("relation", ["add-or-remove", "replace-one"])
 @pytest.mark.parametrize("mode", ["flat", "per-layer", "automatic", "adaptive"])
 def test_the_engine_spends_what_it_claims(mode: str, relation: str) -> None:
-    result = audit(plan_of(8.0, mode=mode, relation=relation))
+    plan = plan_of(8.0, mode=mode, relation=relation, examples=10_000)
+    result = audit(plan, trials=200_000)  # .96 to .98 of the claim; 20,000 show .90 to .94
     assert result.verdict == "consistent with the claim"
     assert result.lower_bound > 0.9 * result.claimed_epsilon
 
