@@ -5,11 +5,11 @@
 DATA is digits, mnist or adult. Adds one line for each way and seed to
 benchmarks/results/uncertainty.jsonl and prints the means as a table for docs/uncertainty.md.
 
-DP-SGD has point weights, the inputs of the default, and its learning rate and clipping. The temperature is that
-of Zhang et al., "A Closer Look at the Calibration of Differentially Private Learners" (2210.08248):
-a tenth of the examples is kept from training, and noisy gradient descent on the log of the
-temperature is run on these with the whole budget. No example is in both parts, so ε is the same.
-Nothing is chosen here on test data.
+DP-SGD has point weights, the inputs of the default, and its learning rate and clipping. The
+temperature is that of Zhang et al., "A Closer Look at the Calibration of Differentially Private
+Learners" (2210.08248): a tenth of the examples is kept from training, and noisy gradient descent on
+the log of the temperature is run on these with the whole budget. No example is in both parts, so ε
+is the same. Nothing is chosen here on test data.
 """
 
 import argparse
