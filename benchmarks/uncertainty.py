@@ -37,6 +37,7 @@ from dpvd.training import fit
 EPSILON, DELTA = 1.0, 1e-5
 KEPT = 0.1  # of the examples, for the temperature
 TEMPERATURE_STEPS = 100
+MOST_NOISE = 0.3  # in the log of the temperature
 BINS = 15
 RESULTS = Path(__file__).parent / "results" / "uncertainty.jsonl"
 WAYS = ("default", "DP-SGD", "DP-SGD, temperature")
@@ -136,13 +137,15 @@ def private_temperature(logits: Tensor, y: Tensor) -> float:
     """What logits are multiplied by, from noisy gradients of clipped norm 1 on its logarithm."""
     z = noise_multiplier_for(EPSILON, DELTA, lambda z: poisson_event(z, 1.0, TEMPERATURE_STEPS))
     right = F.one_hot(y, logits.shape[1]).to(logits)
+    # Noise of all steps together moves the logarithm by no more than that, whatever the data.
+    rate = min(1.0, MOST_NOISE * len(y) / (z * math.sqrt(TEMPERATURE_STEPS)))
     log_factor = 0.0
     tail = []
     for step in range(TEMPERATURE_STEPS):
         scaled = math.exp(log_factor) * logits
         gradients = ((scaled.softmax(1) - right) * scaled).sum(1).clamp(-1, 1)  # [n]
         noisy = gradients.sum().item() + z * torch.randn(()).item()
-        log_factor = min(3.0, max(-3.0, log_factor - noisy / len(y)))
+        log_factor = min(3.0, max(-3.0, log_factor - rate * noisy / len(y)))
         if 2 * step >= TEMPERATURE_STEPS:
             tail.append(log_factor)
     return math.exp(sum(tail) / len(tail))
