@@ -37,6 +37,8 @@ from dpvd.training import fit
 EPSILON, DELTA = 1.0, 1e-5
 KEPT = 0.1  # of the examples, for the temperature
 TEMPERATURE_STEPS = 100
+RATE = 0.3
+CLIP = 4.0  # clipped at 1, gradients find too large a factor on made-up logits
 MOST_NOISE = 0.3  # in the log of the temperature
 BINS = 15
 RESULTS = Path(__file__).parent / "results" / "uncertainty.jsonl"
@@ -134,17 +136,17 @@ def point_weights(data: Data, rows: Tensor, seed: int) -> nn.Module:
 
 @torch.no_grad()
 def private_temperature(logits: Tensor, y: Tensor) -> float:
-    """What logits are multiplied by, from noisy gradients of clipped norm 1 on its logarithm."""
+    """What logits are multiplied by, from clipped and noisy gradients on its logarithm."""
     z = noise_multiplier_for(EPSILON, DELTA, lambda z: poisson_event(z, 1.0, TEMPERATURE_STEPS))
     right = F.one_hot(y, logits.shape[1]).to(logits)
     # Noise of all steps together moves the logarithm by no more than that, whatever the data.
-    rate = min(1.0, MOST_NOISE * len(y) / (z * math.sqrt(TEMPERATURE_STEPS)))
+    rate = min(RATE, MOST_NOISE * len(y) / (z * CLIP * math.sqrt(TEMPERATURE_STEPS)))
     log_factor = 0.0
     tail = []
     for step in range(TEMPERATURE_STEPS):
         scaled = math.exp(log_factor) * logits
-        gradients = ((scaled.softmax(1) - right) * scaled).sum(1).clamp(-1, 1)  # [n]
-        noisy = gradients.sum().item() + z * torch.randn(()).item()
+        gradients = ((scaled.softmax(1) - right) * scaled).sum(1).clamp(-CLIP, CLIP)  # [n]
+        noisy = gradients.sum().item() + z * CLIP * torch.randn(()).item()
         log_factor = min(3.0, max(-3.0, log_factor - rate * noisy / len(y)))
         if 2 * step >= TEMPERATURE_STEPS:
             tail.append(log_factor)

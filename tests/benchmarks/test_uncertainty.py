@@ -4,7 +4,6 @@ import json
 
 import pytest
 import torch
-
 from benchmarks.uncertainty import RESULTS, WAYS, area, measures, private_temperature
 
 
