@@ -5,7 +5,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 MINUTES ?= 20
 
-.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run opacus-norms opacus-tests tutorial-million torture fuzz clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run bench-processes opacus-norms opacus-tests tutorial-million torture fuzz clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -45,6 +45,9 @@ bench-peers: .venv/ready
 	$(BIN)/python -m benchmarks.page
 bench-run: .venv/ready
 	$(BIN)/python -m benchmarks.end_to_end --epochs 200 --data-dir "$(DPVD_DATA_DIR)"
+# Two processes of one thread against one of two threads, and the bytes between them.
+bench-processes: .venv/ready
+	$(BIN)/python -m benchmarks.processes
 # The tutorial on a million rows at full size: ten minutes and 1.5 GB. make test runs it with fewer rows.
 tutorial-million: .venv/ready
 	DPVD_TUTORIAL_ROWS=1000000 $(BIN)/python -m pytest -s tests/docs/test_tutorials.py -k many_rows
