@@ -17,6 +17,7 @@ from dpvd.grads import Clipping, LossFn, as_batch
 from dpvd.loader import PlannedLoader
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, steps_in
+from dpvd.ranks import processes_around
 from dpvd.training import PrivateStep, check_sampler, planned_like
 
 try:
@@ -347,9 +348,11 @@ def _check_trainer(trainer: Trainer) -> None:
     """Raise for options of the trainer that would void the account, or that it cannot follow."""
     limit = trainer.limit_train_batches
     is_limited = isinstance(limit, int) or limit != 1.0
+    # A trainer of one device does not look at the launcher that started several of it.
+    devices = max(trainer.world_size, processes_around())
     refusals = {
-        f"{trainer.world_size} devices: each would train on the whole budget. Train on one,"
-        " Trainer(devices=1)": trainer.world_size > 1,
+        f"{devices} devices: each would train on the whole budget. Train on one,"
+        " Trainer(devices=1)": devices > 1,
         _ACCUMULATION: trainer.accumulate_grad_batches != 1,
         "gradient_clip_val clips the mean of a batch, which bounds no example: leave it out, and"
         " give Private(clip_norm=...)": bool(trainer.gradient_clip_val),

@@ -6,6 +6,7 @@ anything: the same code trains with one process and with many.
 """
 
 import hashlib
+import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from dpvd.errors import DpvdError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ALONE", "Ranks", "StoppedByAnother", "refuse_untold_group"]
+__all__ = ["ALONE", "Ranks", "StoppedByAnother", "processes_around", "refuse_untold_group"]
 
 _DIGEST = 32  # bytes
 
@@ -125,40 +126,73 @@ class Ranks:
                     f" {others[0]}), so they would not train one model: {remedy}"
                 )
 
-    def sum_of_parts(self, outgoing: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Reduce and scatter: this rank's part of the sum of all ranks' vectors.
+    def sum_of_parts(self, vectors: Sequence[Tensor], parts: Sequence[Sequence[range]]) -> None:
+        """Reduce and scatter: this rank's part of each vector becomes the sum of all ranks' parts.
 
-        The ranks' parts are added in the order of the ranks, so the result does not depend on who
-        was faster. Each rank sends all of its vector but its own part.
+        They are added in the order of the ranks, so the result does not depend on who was faster.
+        Each rank sends all of its vectors but its own parts.
 
         Args:
-            outgoing: a vector whose first ``sizes[0]`` entries belong to rank 0, and so on.
-            sizes: how many entries belong to each rank.
-
-        Returns:
-            The sum, of ``sizes[rank]`` entries, in memory of its own.
+            vectors: changed in place, in this rank's parts.
+            parts: for each vector, the entries that belong to each rank.
         """
-        own = sizes[self.rank]
-        incoming = outgoing.new_empty(self.size * own)
-        distributed.all_to_all_single(
-            incoming, outgoing, [own] * self.size, list(sizes), group=self.group
+        own = [_cut(vector, of[self.rank]) for vector, of in zip(vectors, parts, strict=True)]
+        incoming = {rank: [torch.empty_like(part) for part in own] for rank in self._others}
+        self._exchange(
+            [
+                (rank, _cut(vector, of[rank]))
+                for rank in self._others
+                for vector, of in zip(vectors, parts, strict=True)
+            ],
+            [(rank, part) for rank in self._others for part in incoming[rank]],
         )
-        parts = incoming.view(self.size, own)
-        total = parts[0].clone()
-        for part in parts[1:]:
-            total += part
-        incoming.zero_()  # sums of other ranks, without noise
-        return total
+        for index, here in enumerate(own):
+            terms = [
+                here if rank == self.rank else incoming[rank][index] for rank in range(self.size)
+            ]
+            total = terms[0]
+            for part in terms[1:]:
+                total += part
+            if total is not here:
+                here.copy_(total)
+        for buffers in incoming.values():
+            for part in buffers:
+                part.zero_()  # sums of other ranks, without noise
 
-    def whole_of_parts(self, part: Tensor, sizes: Sequence[int], out: Tensor) -> None:
-        """Gather: write the parts of all ranks, one after the other, into ``out``."""
-        longest = max(sizes)
-        # torch gathers equal sizes; parts differ by a block of noise at most.
-        padded = part.new_zeros(longest)
-        padded[: len(part)] = part
-        everybody = [part.new_empty(longest) for _ in range(self.size)]
-        distributed.all_gather(everybody, padded, group=self.group)
-        torch.cat([found[:size] for found, size in zip(everybody, sizes, strict=True)], out=out)
+    def whole_of_parts(self, vectors: Sequence[Tensor], parts: Sequence[Sequence[range]]) -> None:
+        """Gather: each rank's parts of the vectors, as that rank has them, go to all others."""
+        pairs = list(zip(vectors, parts, strict=True))
+        self._exchange(
+            [(rank, _cut(vector, of[self.rank])) for rank in self._others for vector, of in pairs],
+            [(rank, _cut(vector, of[rank])) for rank in self._others for vector, of in pairs],
+        )
+
+    @property
+    def _others(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+    def _exchange(
+        self, sent: Sequence[tuple[int, Tensor]], received: Sequence[tuple[int, Tensor]]
+    ) -> None:
+        """Send tensors to ranks and fill others from ranks, all at once; empty ones are left out.
+
+        Between two ranks they arrive in the order in which they were sent.
+        """
+        assert self.group is not None  # several ranks are a group
+        leaving = [(rank, tensor.to(self._device)) for rank, tensor in sent if len(tensor)]
+        filled = [(rank, tensor) for rank, tensor in received if len(tensor)]
+        landing = [(rank, tensor.to(self._device)) for rank, tensor in filled]
+        operations = []
+        for function, messages in ((distributed.isend, leaving), (distributed.irecv, landing)):
+            for rank, tensor in messages:
+                peer = distributed.get_global_rank(self.group, rank)
+                operations.append(distributed.P2POp(function, tensor, peer, self.group))
+        works = distributed.batch_isend_irecv(operations) if operations else []
+        for work in works:
+            work.wait()
+        for (_, tensor), (_, landed) in zip(filled, landing, strict=True):
+            if landed is not tensor:
+                tensor.copy_(landed)
 
     def add_up(self, total: Tensor) -> None:
         """Replace a tensor by the sum of all ranks' tensors."""
@@ -182,12 +216,31 @@ class Ranks:
 
     def _numbers(self, values: list[int]) -> Tensor:
         """A message of whole numbers, where the group's backend can send it."""
-        name = distributed.get_backend(self.group)
-        return torch.tensor(values, dtype=torch.int64, device="cuda" if name == "nccl" else "cpu")
+        return torch.tensor(values, dtype=torch.int64, device=self._device)
+
+    @property
+    def _device(self) -> str:
+        """Where the group's backend takes messages from."""
+        return "cuda" if distributed.get_backend(self.group) == "nccl" else "cpu"
+
+
+def _cut(vector: Tensor, part: range) -> Tensor:
+    return vector[part.start : part.stop]
 
 
 ALONE = Ranks(None)
 """This process, which trains by itself."""
+
+
+def processes_around() -> int:
+    """How many processes were started together with this one, itself included.
+
+    Those of torch's process group; where none was made yet, those that a launcher such as torchrun
+    says it started.
+    """
+    if distributed.is_available() and distributed.is_initialized():
+        return distributed.get_world_size()
+    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
 
 
 def refuse_untold_group(ranks: Ranks) -> None:
@@ -196,9 +249,9 @@ def refuse_untold_group(ranks: Ranks) -> None:
     Raises:
         DpvdError: naming what to give.
     """
-    if ranks.are_several or not distributed.is_available() or not distributed.is_initialized():
+    if ranks.are_several:
         return
-    size = distributed.get_world_size()
+    size = processes_around()
     if size > 1:
         raise DpvdError(
             f"this is one of {size} processes, and the step was not told: each would train a model"

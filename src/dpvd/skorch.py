@@ -16,6 +16,7 @@ from dpvd.errors import DpvdError, in_unit_interval, positive
 from dpvd.grads import Clipping
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee
+from dpvd.ranks import processes_around
 from dpvd.training import PrivateStep, planned_like
 
 try:
@@ -246,6 +247,12 @@ class PrivateNet(NeuralNet):
 
     def _check(self) -> None:
         """Raise for what would void the account, or show training data."""
+        processes = processes_around()
+        if processes > 1:
+            raise DpvdError(
+                f"{processes} processes: a net of skorch trains in one. Train in one process, or"
+                " write the loop yourself with dpvd.PrivateStep"
+            )
         if self._optimizers != ["optimizer"]:
             raise DpvdError(
                 f"a private fit has one optimizer, got {', '.join(self._optimizers)}: take one,"

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+import dpvd
 from dpvd.privacy import Ledger
 from tests.distributed import worker
 from tests.distributed.launch import run_alone, run_together
@@ -21,6 +22,9 @@ REFUSED = {
     "declared": "the plan's own draws only",
     "parallel": "give the module inside it",
     "fixed size": "drawn from all examples at once",
+    "adaptive": "adaptive clipping works in one process",
+    "bands": "correlated noise is kept in one process",
+    "sharded": "is split over processes (fully_shard)",
 }
 
 OTHERS = ("one raises", "ledgers")  # of which the processes say different things
@@ -175,6 +179,14 @@ class TestRefusals:
         folder = refusals / "refused-one-raises"
         assert "not drawn by plan.batches" in (folder / "refused-1.txt").read_text()
         assert "another process of the group" in (folder / "refused-0.txt").read_text()
+
+
+def test_a_launcher_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    model = worker.network()
+    with pytest.raises(dpvd.DpvdError, match="one of 2 processes, and the step was not told"):
+        dpvd.PrivateStep(model, worker.loss_fn, worker.plan(), worker.optimizer_of(model, "sgd"))
 
 
 class TestDeath:

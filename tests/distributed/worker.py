@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import distributed, nn
+from torch.distributed.fsdp import fully_shard
 
 import dpvd
 from dpvd.grads import Clipping
@@ -181,6 +182,12 @@ def _do_wrong(what: str, together: Any, out: Path) -> None:
         model = nn.parallel.DistributedDataParallel(model)
     elif what == "fixed size":
         planned = plan(sampling="fixed-size", relation="replace-one")
+    elif what == "adaptive":
+        planned = plan(clipping=Clipping("adaptive", clip_norm=0.5))
+    elif what == "bands":
+        planned = plan(bands=2)
+    elif what == "sharded":
+        fully_shard(model)
     elif what == "ledgers":
         options["ledger"] = Ledger.create(out / f"ledger-{rank()}.jsonl", planned.to_dict())
     moved_by = optimizer_of(model, "sgd")

@@ -55,13 +55,13 @@ FAULTS = [
     Fault(
         "the mean of the processes' sums",
         RANKS,
-        {"            total += part\n": "            total += part\n        total /= self.size\n"},
+        {"                total += part\n": "                total += part / self.size\n"},
         TEST + "test_all_processes_end_with_the_weights_of_one[2-loop-sgd]",
     ),
     Fault(
         "the sum of one process",
         RANKS,
-        {"            total += part\n": "            pass\n"},
+        {"                total += part\n": "                pass\n"},
         TEST + "test_all_processes_end_with_the_weights_of_one[2-loop-sgd]",
     ),
     Fault(
@@ -83,5 +83,11 @@ FAULTS = [
             '{"the data": sample_of(columns) if ranks.are_several else ""}': '{"the data": ""}',
         },
         TEST + "TestRefusals::test_every_process_says_what_is_wrong[shuffled]",
+    ),
+    Fault(
+        "processes of a launcher that made no group",
+        RANKS,
+        {'"WORLD_SIZE", "1")) if "RANK" in os.environ else 1': '"NONE", "1"))'},
+        TEST + "test_a_launcher_without_a_group_is_refused",
     ),
 ]

@@ -226,6 +226,15 @@ def test_several_devices_are_refused():
         private.setup(trainer(private, devices=2), Classifier(), "fit")
 
 
+def test_several_trainers_of_one_device_are_refused(monkeypatch):
+    private = dpvd.lightning.Private(3, DELTA)
+    one = trainer(private)
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(dpvd.DpvdError, match="2 devices"):
+        private.setup(one, Classifier(), "fit")
+
+
 class Rows(Classifier):
     def training_step(self, batch, batch_idx):
         (x,) = batch

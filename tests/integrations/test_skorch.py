@@ -245,6 +245,13 @@ def test_losses_of_a_whole_batch_and_of_all_pairs_are_refused():
         net().fit(X, Y, mask=1)
 
 
+def test_several_processes_are_refused(monkeypatch):
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(dpvd.DpvdError, match="2 processes: a net of skorch trains in one"):
+        net().fit(X, Y)
+
+
 def test_there_is_no_statement_before_a_fit():
     with pytest.raises(dpvd.DpvdError, match="nothing was trained yet"):
         net().guarantee()

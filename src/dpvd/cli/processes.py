@@ -15,22 +15,22 @@ from torch.distributed.rendezvous import rendezvous
 
 from dpvd.cli.console import fail, out, say
 from dpvd.errors import DpvdError
-from dpvd.ranks import ALONE, Ranks, StoppedByAnother
+from dpvd.ranks import ALONE, Ranks, StoppedByAnother, processes_around
 
-__all__ = ["launch", "launched", "rank_of_launcher", "together"]
+__all__ = ["go_on_alone", "launch", "rank_of_launcher", "together"]
 
 _SAID = "dpvd/said"
 _PATIENCE = timedelta(seconds=5)  # with a process that is about to print its message
 
 
-def launched() -> int:
-    """How many processes a launcher such as torchrun has started; 1 without one."""
-    return int(os.environ.get("WORLD_SIZE", "1")) if "RANK" in os.environ else 1
-
-
 def rank_of_launcher() -> int:
     """The number that a launcher gave to this process; 0 without one."""
     return int(os.environ.get("RANK", "0"))
+
+
+def go_on_alone() -> None:
+    """Forget the launcher: the other processes have nothing to do, and end."""
+    os.environ.pop("RANK", None)
 
 
 def launch(processes: int) -> None:
@@ -71,7 +71,7 @@ def together() -> Iterator[Ranks]:
     one of its own, the first to come if there are several; the others wait for that: a launcher
     ends all processes as soon as one has ended.
     """
-    if launched() == 1:
+    if processes_around() == 1:
         yield ALONE
         return
     store, rank, size = next(rendezvous("env://"))

@@ -13,12 +13,12 @@ import typer
 
 from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
-from dpvd.cli.processes import launch, launched, rank_of_launcher, together
+from dpvd.cli.processes import go_on_alone, launch, rank_of_launcher, together
 from dpvd.cli.progress import show_features, show_progress
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
 from dpvd.errors import DpvdError, positive_int
-from dpvd.ranks import ALONE, Ranks
+from dpvd.ranks import ALONE, Ranks, processes_around
 from dpvd.report import write_report
 from dpvd.runs import (
     CHECKSUM_KEY,
@@ -207,13 +207,14 @@ def train(
         _sweep(given, seeds, out_dir, train_one, data=named, as_json=as_json)
         return
     options = RunOptions.from_given(given)
-    if processes > 1 and launched() == 1:
+    if processes > 1 and processes_around() == 1:
         launch(processes)
         return
     folder = _new_folder(Path(dataset).stem, options.method) if out_dir is None else out_dir
     if is_table:
         if rank_of_launcher() > 0:
             return
+        go_on_alone()
         record = train_one(options, folder, resume)
     else:
         with together() as ranks:
@@ -230,7 +231,7 @@ def train(
 def _check_processes(processes: int, *, is_sweep: bool, is_table: bool) -> None:
     """Raise for what several processes cannot share, and warn of those that have nothing to do."""
     positive_int(processes=processes)
-    count = launched()
+    count = processes_around()
     if count > 1 and processes not in (1, count):
         raise DpvdError(
             f"--processes {processes} under a launcher that started {count}: leave out --processes,"

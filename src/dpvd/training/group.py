@@ -12,7 +12,7 @@ from dpvd.privacy import Ledger
 from dpvd.ranks import Ranks
 from dpvd.training.checks import BatchOrigin
 
-__all__ = ["check_ranks", "check_same_weights", "share_weights"]
+__all__ = ["check_ranks", "check_same_weights", "refuse_sharded", "share_weights"]
 
 _SAME_WEIGHTS = (
     "start all processes from the same weights, by a seed or with dpvd.share_weights(model, group),"
@@ -72,6 +72,24 @@ def check_ranks(
         "give every process the same plan and the same model",
     )
     check_same_weights(ranks, model)
+
+
+def refuse_sharded(model: nn.Module) -> None:
+    """Raise if parameters are split over processes, as ``fully_shard`` does it.
+
+    Each process would clip by the norm of what it holds of a gradient, which is not the norm of
+    the whole: the bound on one example would be void.
+
+    Raises:
+        DpvdError: naming a parameter.
+    """
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "device_mesh"):  # a DTensor; importing its class takes time
+            raise DpvdError(
+                f"parameter {name} is split over processes (fully_shard): the norm of an example's"
+                " gradient needs all of it. Give every process the whole model, and group= to the"
+                " step"
+            )
 
 
 def check_same_weights(ranks: Ranks, model: nn.Module) -> None:

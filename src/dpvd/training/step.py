@@ -49,7 +49,7 @@ from dpvd.training.checks import (
     check_steps_on_gradients,
     check_tied,
 )
-from dpvd.training.group import check_ranks, check_same_weights
+from dpvd.training.group import check_ranks, check_same_weights, refuse_sharded
 from dpvd.training.quantile import QuantileCount
 from dpvd.training.update import Update, check_parameters, tell_noise
 
@@ -143,6 +143,8 @@ class PrivateStep:
     ) -> None:
         self._ranks = Ranks(group)
         refuse_untold_group(self._ranks)
+        with self._ranks.together():
+            refuse_sharded(model)
         self._batches = choice(batches, BatchOrigin, "batches")
         other_data = choice(earlier, Earlier, "earlier") is Earlier.OTHER_DATA
         self._plan = plan
