@@ -103,7 +103,7 @@ OF_THE_BOUNDS = [
         BOUNDS,
         {
             "return float(betaincinv(errors + 1, trials - errors, 1 - significance))": ""
-            "return errors / trials"
+            "return max(errors, 1) / trials"
         },
         TEST_BOUNDS + "test_a_threshold_seldom_passes_the_claim[100-0.1]",
     ),

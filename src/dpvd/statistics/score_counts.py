@@ -123,7 +123,7 @@ def coverage_lost(people: int, std: float, points: int) -> float:
         points: of the grid.
 
     >>> round(coverage_lost(6000, 36.0, 640), 4)
-    0.0236
+    0.0232
     """
     positive_int(people=people, points=points)
     looks = math.ceil(math.log2(points + 1))
