@@ -83,6 +83,17 @@ def test_a_damaged_model_is_refused(run, tmp_path):
     assert_refused(call("predict", folder, tmp_path / "x.csv"), "model.safetensors cannot be read")
 
 
+def test_a_model_with_a_changed_record_is_refused(run, tmp_path):
+    folder = tmp_path / "run"
+    shutil.copytree(run, folder)
+    record = json.loads((folder / "record.json").read_text())
+    record["dataset"]["class_names"] = list("9876543210")
+    (folder / "record.json").write_text(json.dumps(record))
+    (tmp_path / "x.csv").write_text("0\n")
+    refused = call("predict", folder, tmp_path / "x.csv")
+    assert_refused(refused, "record.json cannot be read", "manifest")
+
+
 def test_the_statement_is_written_with_what_was_declared(run, tmp_path):
     page = tmp_path / "out.html"
     shown = call("show", run, "--statement", page, "--declare", "owner=Ward 7 = 8")

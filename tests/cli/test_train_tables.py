@@ -333,7 +333,7 @@ def test_bad_rows_to_predict_are_named_and_nothing_is_written(folder, trained, t
     assert not out.exists()
 
 
-@pytest.mark.parametrize("damage", ["byte", "pickle", "gone", "encoder"])
+@pytest.mark.parametrize("damage", ["byte", "pickle", "gone", "encoder", "record"])
 def test_a_damaged_model_is_refused_and_runs_nothing(damage, folder, trained, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(trained[0], run)
@@ -348,9 +348,17 @@ def test_a_damaged_model_is_refused_and_runs_nothing(damage, folder, trained, tm
         model.unlink()
     else:
         record = json.loads((run / "record.json").read_text())
-        del record["table"]["encoder"]["schema"]["columns"]["mean radius"]
+        columns = record["table"]["encoder"]["schema"]["columns"]
+        if damage == "encoder":
+            del columns["mean radius"]
+        else:  # still a record, of a model that says something else
+            columns["mean radius"]["bounds"][1] *= 3
         (run / "record.json").write_text(json.dumps(record))
-    assert_refused(call("predict", run, folder / "test.csv"))
+    name = "model.safetensors" if damage in {"byte", "pickle", "gone"} else "record.json"
+    assert_refused(call("predict", run, folder / "test.csv"), name)
+    out = tmp_path / "model.onnx"
+    assert_refused(call("export", run, "--format", "onnx", "--out", out), name)
+    assert not out.exists()
 
 
 def test_images_of_ones_own_need_no_schema(tmp_path):

@@ -146,6 +146,21 @@ def test_weights_that_do_not_fit_are_refused(tmp_path, data):
         load_own_model(nn.Linear(5, 2), tmp_path)
 
 
+@pytest.mark.parametrize("name", ["record.json", "model.safetensors"])
+def test_weights_are_not_loaded_by_changed_files(tmp_path, data, name):
+    model = nn.Linear(5, 2)
+    result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5)
+    write_run(tmp_path, model, result, PLAN, name="ward 7")
+    load_own_model(nn.Linear(5, 2), tmp_path)
+    content = bytearray((tmp_path / name).read_bytes())
+    content[-1] ^= 1 if name == "model.safetensors" else ord("\n") ^ ord(" ")
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DpvdError, match=rf"{name} cannot be read.*manifest"):
+        load_own_model(nn.Linear(5, 2), tmp_path)
+    (tmp_path / "manifest.json").unlink()  # as in runs of early versions
+    load_own_model(nn.Linear(5, 2), tmp_path)
+
+
 def test_the_report_of_a_result_is_written_with_model_and_record(tmp_path, data):
     model = nn.Linear(5, 2)
     result = dpvd.fit(model, data, PLAN, RECIPE, delta=1e-5, folder=tmp_path / "run")

@@ -11,7 +11,7 @@ from dp_accounting.pld import PLDAccountant
 from dpvd.errors import DpvdError
 from dpvd.report.facts import statement_facts
 from dpvd.report.wording import promises
-from dpvd.runs import RunOptions, RunRecord
+from dpvd.runs import RunOptions, RunRecord, write_manifest
 from dpvd.runs.tables import TableChoice, TrainedTable, execute_table, prepare_table
 
 SCHEMA = """
@@ -85,6 +85,7 @@ def test_a_record_with_changed_class_names_is_refused(tmp_path: Path, names: obj
     record = json.loads(path.read_text())
     record["table"]["classes"] = names
     path.write_text(json.dumps(record))
+    write_manifest(tmp_path / "run")  # as whoever edits it on purpose would
     with pytest.raises(DpvdError, match="names the classes twice"):
         TrainedTable(tmp_path / "run")
 

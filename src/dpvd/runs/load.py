@@ -6,12 +6,12 @@ from torch import Tensor, nn
 
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
+from dpvd.runs.manifest import intact_record
 from dpvd.runs.metrics import predict_dist
 from dpvd.runs.model_file import load_model
 from dpvd.runs.network import NetworkSpec
 from dpvd.runs.own_run import OWN
 from dpvd.runs.prediction_sets import PredictionSets, class_scores
-from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
 from dpvd.training import remember
 
@@ -29,7 +29,7 @@ class TrainedRun:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.record = RunRecord.read(folder)
+        self.record = intact_record(folder)
         if self.record.table:
             raise DpvdError(f"the run in {folder} is one on a table: open it with TrainedTable")
         if self.record.model["network"].get("kind") == OWN:

@@ -13,7 +13,15 @@ from dpvd.privacy import Ledger
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MANIFEST, MODEL, OPTIONS, RECORD
 
-__all__ = ["Manifest", "checksum", "finished_run", "ledgers_in", "read_manifest", "write_manifest"]
+__all__ = [
+    "Manifest",
+    "checksum",
+    "finished_run",
+    "intact_record",
+    "ledgers_in",
+    "read_manifest",
+    "write_manifest",
+]
 
 _FORMAT = 1
 _LARGEST = 1 << 20  # bytes of a manifest; a longer file is none
@@ -67,6 +75,30 @@ def finished_run(folder: Path) -> RunRecord:
             )
         write_manifest(folder)
     return record
+
+
+def intact_record(folder: Path) -> RunRecord:
+    """Return the record of a run whose record and model are the files that its manifest describes.
+
+    Bounds and categories in a record decide what a model says as much as its weights do.
+
+    Guarantees: no prediction comes from a record or a model that changed after the run was
+    finished, unless the manifest was changed with it.
+
+    Edge cases: runs of early versions have no manifest, and are taken as they are.
+
+    Raises:
+        DpvdError: naming the file that is another one, or damaged.
+    """
+    if (folder / MANIFEST).exists():
+        files = read_manifest(folder).files
+        for name in (RECORD, MODEL):
+            if checksum(folder / name) != files.get(name):
+                raise DpvdError(
+                    f"{folder / name} cannot be read: it is not the file that the manifest beside"
+                    " it describes (its checksum differs); restore both from a copy"
+                )
+    return RunRecord.read(folder)
 
 
 def read_manifest(folder: Path) -> Manifest:

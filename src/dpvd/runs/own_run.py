@@ -16,6 +16,7 @@ from dpvd.files import write_atomically
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Guarantee
 from dpvd.runs.environment import environment, now
+from dpvd.runs.manifest import intact_record
 from dpvd.runs.metrics import predict_dist, test_metrics
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
@@ -155,10 +156,10 @@ def load_own_model(model: nn.Module, folder: Path | str) -> RunRecord:
         folder: of the run.
 
     Raises:
-        DpvdError: if there is no such run, or the weights do not fit.
+        DpvdError: if there is no such run, its files are damaged, or the weights do not fit.
     """
     place = Path(folder)
-    record = RunRecord.read(place)
+    record = intact_record(place)
     path = place / MODEL
     try:
         model.load_state_dict(load_file(path))

@@ -10,8 +10,8 @@ import torch
 from dpvd.data import Encoder, TableSource, encoded_batches
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
+from dpvd.runs.manifest import intact_record
 from dpvd.runs.model_file import load_model
-from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL
 from dpvd.tabular import Prediction, TableModel
 from dpvd.training import remember
@@ -23,8 +23,8 @@ class TrainedTable:
     """Model, encoder and record of a finished run on a table.
 
     Guarantees:
-        Nothing in the folder is run: tensors are read, and shapes, numbers and the checksum that
-        the record has of the model are compared.
+        Nothing in the folder is run: tensors are read, and shapes, numbers and the checksums that
+        the manifest has of record and model are compared.
 
     Args:
         folder: where the run is.
@@ -34,7 +34,7 @@ class TrainedTable:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.record = RunRecord.read(folder)
+        self.record = intact_record(folder)
         if not self.record.table:
             raise DpvdError(f"the run in {folder} is not one on a table")
         try:
