@@ -16,6 +16,14 @@ FAULTS = [
         TEST_STATEMENT + "test_the_report_holds_what_the_page_to_hand_out_does_not",
     ),
     Fault(
+        "a checklist that does not know the account of the data",
+        "report/facts.py",
+        {"str(words).startswith(DRAWN)": "words is None"},
+        "tests/report/test_checklist.py"
+        "::test_earlier_runs_are_counted_in_the_account_that_the_run_drew_from"
+        "[undeclared]",
+    ),
+    Fault(
         "the name of the data on the page to hand out",
         "report/statement_page.py",
         {'declared.get("name"), ': 'record.dataset["name"], '},

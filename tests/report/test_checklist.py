@@ -7,7 +7,7 @@ from tests.docs.markdown import ROOT
 
 from dpvd.report.checklist import DP_FY, ITEMS, NIST, checklist
 from dpvd.report.facts import DECLARATIONS, NOT_DECLARED, statement_facts
-from dpvd.runs import RunRecord
+from dpvd.runs import DRAWN, RunRecord
 
 read = RunRecord.from_dict
 
@@ -78,6 +78,32 @@ def test_nothing_tuned_is_a_declaration_and_not_the_lack_of_one(record):
     assert "Nothing was tuned" in statement_facts(read(record), {})["tuning"]
     del record["guarantee"]["tuned"]
     assert "not declared" in statement_facts(read(record), {})["tuning"]
+
+
+@pytest.mark.parametrize(
+    ("declared", "outside"),
+    [({}, "not declared, and not counted."), ({"earlier_runs": "one"}, "not counted here: one.")],
+    ids=["undeclared", "declared"],
+)
+def test_earlier_runs_are_counted_in_the_account_that_the_run_drew_from(record, declared, outside):
+    words = f"{DRAWN}, whose limit for all runs together is (3, 1e-05); 1.239 of it drawn"
+    record["guarantee"]["seen"] = [*COMPLETE["seen"], words]
+    said = answers(record, declared)["Composition with earlier runs"].says
+    assert f"The run is {words}. What else draws from it is counted there." in said
+    assert said.endswith(outside)
+    assert "Earlier releases" not in said
+    assert "outside of that account" in said
+
+
+def test_a_column_of_identifiers_does_not_declare_whose_they_are(record):
+    record["table"] = {"id": "patient_id"}
+    record["guarantee"]["unit"] = "value of patient_id"
+    unit = answers(record, {})["Unit of privacy"]
+    assert unit.says.startswith("One value of patient_id; ")
+    assert unit.open
+    assert "as declared" not in unit.says
+    record["guarantee"]["unit"] = "patient"
+    assert answers(record, {})["Unit of privacy"].says == "One patient, as declared."
 
 
 def test_what_nobody_saw_is_not_said_to_be_met(record):

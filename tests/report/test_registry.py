@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dpvd.errors import DpvdError
 from dpvd.report.facts import DECLARATIONS, NOT_DECLARED
 from dpvd.report.registry import registry_entry, registry_yaml, to_yaml
-from dpvd.runs import RunRecord
+from dpvd.runs import DRAWN, RunRecord
 
 read = RunRecord.from_dict
 
@@ -89,6 +89,13 @@ def test_epsilon_is_a_number_never_below_what_was_spent(record):
     parameters = found["privacy_parameters"]
     assert parameters == {"epsilon": 0.1235, "delta": 1e-05}
     assert found["privacy_parameters_details"] == record["guarantee"]["sentence"]
+
+
+def test_the_account_of_the_data_is_told(record):
+    words = f"{DRAWN}, whose limit for all runs together is (3, 1e-05)"
+    record["guarantee"]["seen"] = [words]
+    accounting = registry_entry(read(record), {})["deployment"]["accounting"]
+    assert words in accounting["composition"]
 
 
 @pytest.mark.parametrize("epsilon", ["inf", None])

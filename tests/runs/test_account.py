@@ -11,6 +11,7 @@ import pytest
 from dpvd.data import load
 from dpvd.errors import DpvdError
 from dpvd.privacy import DataAccount
+from dpvd.report.facts import statement_facts
 from dpvd.runs import RunOptions, RunRecord, TableChoice, execute, execute_table, prepare_run
 from dpvd.runs.tables import prepare_table
 from dpvd.sklearn import DPVDClassifier
@@ -157,6 +158,9 @@ def test_a_table_with_private_bounds_may_draw_the_whole_limit(table, tmp_path):
     assert 0.99 * 4.0 < spent <= 4.0
     assert spent == pytest.approx(record.epsilon, rel=1e-3)
     assert "drawn from the account" in record.guarantee["sentence"]
+    said = statement_facts(record, {})["composition"]
+    assert f"limit for all runs together is (4, {DELTA:g})" in said
+    assert "outside of that account: not declared" in said
     with pytest.raises(DpvdError, match="with this run it would be"):
         execute_table(prepare_table(options, table), tmp_path / "second")
     assert not (tmp_path / "second").exists()

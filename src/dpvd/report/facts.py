@@ -10,7 +10,7 @@ from typing import Any
 from dpvd.errors import DpvdError, is_finite_number, phrase
 from dpvd.privacy import round_up
 from dpvd.report.wording import percent, plain
-from dpvd.runs import RunRecord
+from dpvd.runs import DRAWN, RunRecord
 
 __all__ = [
     "DECLARATIONS",
@@ -120,7 +120,7 @@ def statement_facts(
         "setting": _SETTING,
         "covered": _covered(record, guarantee),
         "released": _RELEASED if record.is_private else _RELEASED_OPENLY,
-        "unit": _unit(unit),
+        "unit": _unit(unit, table_of(record).get("id")),
         "rows_per_unit": _rows_per_unit(record, said["rows_per_unit"]),
         "adjacency": _adjacency(str(guarantee.get("relation") or plan.get("relation")), unit),
         "accounting": _accounting(record, guarantee),
@@ -130,7 +130,7 @@ def statement_facts(
         "tuning": _tuning(guarantee),
         "preprocessing": _preprocessing(record),
         "public": _public(guarantee),
-        "composition": _composition(said["earlier_runs"]),
+        "composition": _composition(guarantee, said["earlier_runs"]),
         "post_processing": _POST_PROCESSING if record.is_private else _NOTHING_PROTECTED,
         "floating_point": _FLOATING_POINT if _has_noise(record) else _NO_NOISE,
         "timing": _TIMING,
@@ -202,11 +202,14 @@ def _rows_per_unit(record: RunRecord, declared: str) -> str:
     return f"At most {plain(rows)}, chosen at random; sampled and clipped together, as accounted."
 
 
-def _unit(unit: str) -> str:
+def _unit(unit: str, column: object) -> str:
+    """What the guarantee is for; a column with identifiers does not say whose they are."""
     if unit == "example":
         return f"One example; what one example stands for: {NOT_DECLARED}."
     if unit == "row":
-        return "One row of the table; whose row it is: not declared."
+        return f"One row of the table; whose row it is: {NOT_DECLARED}."
+    if unit == f"value of {column}":
+        return f"One {unit}; what one value stands for: {NOT_DECLARED}."
     return f"One {unit}, as declared."
 
 
@@ -261,11 +264,22 @@ def _public(guarantee: Mapping[str, Any]) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _composition(earlier: str) -> str:
-    here = "All steps of this run are added up, whatever was seen between them."
+def _composition(guarantee: Mapping[str, Any], earlier: str) -> str:
+    parts = ["All steps of this run are added up, whatever was seen between them."]
+    which = "Earlier releases from the same data"
+    for drawn in _drawn(guarantee):
+        parts.append(f"The run is {drawn}. What else draws from it is counted there.")
+        which = "Releases from the same data outside of that account"
     if earlier == NOT_DECLARED:
-        return f"{here} Earlier releases from the same data: {NOT_DECLARED}, and not counted."
-    return f"{here} Earlier releases from the same data, not counted here: {earlier}."
+        parts.append(f"{which}: {NOT_DECLARED}, and not counted.")
+    else:
+        parts.append(f"{which}, not counted here: {earlier}.")
+    return " ".join(parts)
+
+
+def _drawn(guarantee: Mapping[str, Any]) -> list[str]:
+    """What the statement says of the account that the run drew from; nothing if it did not."""
+    return [str(words) for words in guarantee.get("seen") or () if str(words).startswith(DRAWN)]
 
 
 def _randomness(guarantee: Mapping[str, Any], plan: Mapping[str, Any]) -> str:

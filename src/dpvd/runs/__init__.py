@@ -1,6 +1,7 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
 from dpvd.runs.charged import Charged, charged_in
+from dpvd.runs.draw import DRAWN
 from dpvd.runs.execute import execute, train_and_evaluate
 from dpvd.runs.images import OwnImages, load_images
 from dpvd.runs.load import TrainedRun
@@ -52,6 +53,7 @@ from dpvd.runs.verify import Check, Verification, verify_run
 __all__ = [
     "CHECKPOINT",
     "CHECKSUM_KEY",
+    "DRAWN",
     "FIGURES",
     "INTERVAL",
     "LEDGER",

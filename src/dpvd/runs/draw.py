@@ -16,7 +16,10 @@ from dpvd.runs.charged import charged_in
 from dpvd.runs.options import RunOptions
 from dpvd.runs.run_dir import ACCOUNT
 
-__all__ = ["Draw", "drawing", "file_parts", "settle_finished"]
+__all__ = ["DRAWN", "Draw", "drawing", "file_parts", "settle_finished"]
+
+DRAWN = "drawn from the account of the data"
+"""Begins what a statement has seen of the account that its run drew from."""
 
 _BLOCK = 2**20  # bytes that are read at once
 
@@ -45,7 +48,7 @@ class Draw:
         """The run's guarantee, which says where it drew from."""
         account = self.account
         words = (
-            "drawn from the account of the data, whose limit for all runs together is"
+            f"{DRAWN}, whose limit for all runs together is"
             f" ({account.epsilon:g}, {account.delta:g}); {round_up(account.spent)} of it drawn when"
             " this run was reserved, this run included"
         )
