@@ -22,6 +22,9 @@ TEST_RUNS = (
 )
 
 TEN_ROWS = "test_adding_a_person_with_ten_rows_moves_the_sums_by_the_sensitivity_at_most"
+TEN_ROWS_OF_THE_MEAN = (
+    "test_adding_a_person_with_ten_rows_moves_the_mean_by_the_sensitivity_at_most"
+)
 COMPOSED = "test_the_statement_is_the_composed_account_of_everything_that_touched_the_table"
 
 SENSITIVITY = [
@@ -54,6 +57,18 @@ SENSITIVITY = [
         PEOPLE,
         {"/ norms.clamp_min(1.0)": "/ norms.clamp(1.0, 1.0)"},
         TEST_MOMENTS + TEN_ROWS + "[weights0-far too long]",
+    ),
+    Fault(
+        "rows of the mean as long as they are",
+        MOMENTS,
+        {"@ bounded_rows(x[rows])": "@ x[rows].double()"},
+        TEST_MOMENTS + TEN_ROWS_OF_THE_MEAN + "[far too long]",
+    ),
+    Fault(
+        "exchanging a person taken for adding one, in the mean",
+        MOMENTS,
+        {"is Relation.ADD_OR_REMOVE else 2.0": "is Relation.ADD_OR_REMOVE else 1.0"},
+        TEST_MOMENTS + "test_replacing_a_person_moves_the_mean_by_the_sensitivity_at_most",
     ),
     Fault(
         "targets as long as they are",

@@ -130,6 +130,33 @@ def test_adding_a_person_with_ten_rows_moves_the_sums_by_the_sensitivity_at_most
         assert moved.norm() >= stated * (1 - 2**-9), "the stated sensitivity is not reached"
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_adding_a_person_with_ten_rows_moves_the_mean_by_the_sensitivity_at_most(kind, generator):
+    """Stated by the noise: its standard deviation is the multiplier times the sensitivity."""
+    x = unit_rows(20, 5, generator)
+    more, _ = ten_rows(kind, generator)
+    z = 0.5
+    plan = seeded_plan(21, z=z)
+    alone = torch.arange(20)  # person 20 has no row
+    with_them = torch.cat([alone, torch.full((10,), 20)])
+    without = release_mean(x, plan, unit_index=alone, charge=free)
+    found = release_mean(torch.cat([x, more]), plan, unit_index=with_them, charge=free)
+    moved = 21 * (found.mean - without.mean).norm()
+    stated = 21 * found.std / z
+    assert moved <= stated  # the noise is larger by what rounding may move the sum
+    if kind in ("on an axis", "on the diagonal", "far too long"):
+        assert moved >= stated * (1 - 2**-8), "the stated sensitivity is not reached"
+
+
+def test_replacing_a_person_moves_the_mean_by_the_sensitivity_at_most():
+    row = torch.full((10, 5), 1e6)
+    plan = seeded_plan(1, relation="replace-one", z=0.5)
+    person = torch.zeros(10, dtype=torch.int64)
+    pair = [release_mean(x, plan, unit_index=person, charge=free) for x in (row, -row)]
+    stated = pair[0].std / 0.5
+    assert stated * (1 - 2**-8) <= (pair[0].mean - pair[1].mean).norm() <= stated
+
+
 def test_replacing_a_person_moves_the_sums_by_the_sensitivity_at_most(generator):
     """The worst pair for w² ≤ 2 has cosine -w²/2 and the same target."""
     weights = MomentWeights(1.0)

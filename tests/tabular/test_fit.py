@@ -165,6 +165,41 @@ def test_repeating_everybodys_rows_changes_nothing(name):
     torch.testing.assert_close(tenfold.model(table.x), once.model(table.x), atol=2e-3, rtol=2e-3)
 
 
+@pytest.mark.parametrize("relation", list(Relation))
+def test_a_person_with_ten_rows_moves_a_linear_step_by_the_sensitivity_at_most(relation):
+    """By the weights that two fits left, whose noise is the same."""
+    recipe = TableRecipe(
+        TableMethod.STEPS,
+        mean=0,
+        second=0,
+        training=1,
+        steps=1,
+        learning_rate=0.5,
+        clip_norm=0.01,
+    )
+    table = make_table(20, 4)
+    source = torch.Generator().manual_seed(1)
+    more = 1e3 * torch.randn(10, 4, generator=source)
+    labels = torch.ones(10, dtype=torch.int64)
+    alone = torch.arange(20)  # person 20 has no row
+    with_them = torch.cat([alone, torch.full((10,), 20)])
+    rows = [
+        (torch.cat([table.x, more]), torch.cat([table.classes, labels]), with_them),
+        (table.x, table.classes, alone),
+    ]
+    if relation is Relation.REPLACE_ONE:
+        rows[1] = (rows[0][0], torch.cat([table.classes, 1 - labels]), with_them)
+    people = {"people": 21, "rows_per_person": 10, "relation": relation, "recipe": recipe}
+    fits = [
+        fit_table(x, y, classes=2, epsilon=1.0, unit_index=whose, **people, **SEEDED)
+        for x, y, whose in rows
+    ]
+    rate = recipe.learning_rate / recipe.clip_norm / 21
+    moved = (fits[0].model.head.weight - fits[1].model.head.weight).norm() / rate
+    stated = fits[0].plans["training"].clipping.sensitivity(relation, 1)
+    assert stated * (1 - 2**-9) <= moved <= stated * (1 + 2**-9)
+
+
 @pytest.mark.parametrize("name", RECIPES)
 def test_rows_that_are_not_finite_count_as_none(name):
     table = make_table(400, 4)

@@ -57,14 +57,16 @@ def test_noise_in_the_products_takes_the_start_away():
     assert start.abs().max() < 1e-6
 
 
-@pytest.mark.parametrize("points", [False, True])
-def test_a_person_with_ten_rows_adds_no_more_than_the_clip_norm(points):
-    """By the loss and the network that a fit trains, whatever the rows are."""
+@pytest.mark.parametrize(
+    ("hidden", "points"), [(6, False), (6, True), (0, False)], ids=["sampled", "points", "linear"]
+)
+def test_a_person_with_ten_rows_adds_no_more_than_the_clip_norm(hidden, points):
+    """By the loss and the head that a fit trains, whatever the rows are."""
     source = torch.Generator().manual_seed(1)
-    model = TableModel(4, 2, whitened=True, hidden=6, points=points)
+    model = TableModel(4, 2, whitened=True, hidden=hidden, points=points)
     for weight in model.head.parameters():
         weight.data.normal_(0, 3.0, generator=source)
-    if not points:
+    if hidden and not points:
         model.head.set_posterior(0.1)
     x = 1e3 * torch.randn(10, 4, generator=source)
     targets = torch.ones(10, 1)
