@@ -71,6 +71,13 @@ SENSITIVITY = [
         TEST_MOMENTS + "test_replacing_a_person_moves_the_mean_by_the_sensitivity_at_most",
     ),
     Fault(
+        "gradients of people twice as long as the noise of a step is for",
+        "grads/clipping.py",
+        {"bound = self.clip_norm * (1": "bound = 2 * self.clip_norm * (1"},
+        TEST_FIT + "test_a_person_with_ten_rows_moves_a_step_by_the_sensitivity_at_most"
+        "[add-or-remove-linear]",
+    ),
+    Fault(
         "targets as long as they are",
         MOMENTS,
         {"targets = bounded_rows(t[rows])": "targets = t[rows].double().nan_to_num(0.0)"},
