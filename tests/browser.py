@@ -50,19 +50,16 @@ def open_page(page: Path, *, width: int, height: int = 1600, dark: bool = False)
     scheme = f"--blink-settings=preferredColorScheme={0 if dark else 1}"
     with tempfile.TemporaryDirectory() as folder:
         shot = Path(folder) / "page.png"
-        common = [
+        command = [
             program,
             *_FLAGS,
             scheme,
             f"--user-data-dir={folder}/profile",
             f"--window-size={width},{height}",
+            f"--screenshot={shot}",
+            "--dump-dom",
+            page.resolve().as_uri(),
         ]
-        address = page.resolve().as_uri()
-        drawn = _run([*common, f"--screenshot={shot}", address])
-        dumped = _run([*common, "--dump-dom", address])
-        messages = re.findall(r"CONSOLE[^\]]*\] (.*)", drawn.stderr)
-        return View(messages, shot.read_bytes(), dumped.stdout)
-
-
-def _run(command: list[str]) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        seen = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        messages = re.findall(r"CONSOLE[^\]]*\] (.*)", seen.stderr)
+        return View(messages, shot.read_bytes(), seen.stdout)
