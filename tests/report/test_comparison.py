@@ -84,7 +84,15 @@ def test_a_run_without_privacy_has_no_epsilon(record: Record) -> None:
     public = variant(record, method="none", guarantee={"epsilon": "inf"})
     found = compare({"a": variant(record), "b": public})
     assert found.rows[1]["epsilon"] is None
-    assert b"<svg" in svg_bytes(comparison_figure(found))
+    figure = comparison_figure(found)
+    assert b"<svg" in svg_bytes(figure)
+    assert "without privacy" in {line.get_label() for line in figure.axes[0].lines}
+
+
+def test_a_single_epsilon_stands_within_its_figure(record: Record) -> None:
+    axes = comparison_figure(compare({"a": variant(record)})).axes[0]
+    low, high = axes.get_xlim()
+    assert low < 0.9 < 0.9996 < 1.1 < high < 2
 
 
 def test_the_figure_has_a_line_for_each_method_and_setting(record: Record) -> None:

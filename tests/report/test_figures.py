@@ -73,6 +73,12 @@ def test_empty_bins_are_left_out_of_the_reliability_diagram(record: Record) -> N
     np.testing.assert_allclose(np.asarray(points), expected)
 
 
+def test_dots_at_the_edge_are_whole(record: Record) -> None:
+    drawn = figures.reliability(read(record))
+    assert drawn is not None
+    assert not drawn.axes[0].collections[0].get_clip_on()
+
+
 def test_depth_of_a_confusion_cell_is_its_share_of_the_true_class(record: Record) -> None:
     record["test"]["confusion"] = [[3, 1], [0, 0]]
     drawn = figures.confusion(read(record))

@@ -6,6 +6,7 @@ import pytest
 
 from dpvd.privacy import Relation, interpret, poisson_event
 from dpvd.report.lay_reading import lay_reading, percent_up
+from dpvd.report.wording import one_in
 
 PRIVATE = interpret(poisson_event(2.0, 0.03, 300), 1e-5)
 
@@ -29,7 +30,7 @@ def test_every_bound_is_there_and_said_to_be_a_limit(relation):
         assert f"at most {percent_up(bound)}" in text
     assert text.count("at most") == len(bounds) + 1  # and the probability of the exception
     assert "patient" in text
-    assert "1e-05" in text
+    assert one_in(1e-5) in text
 
 
 def test_it_is_short_and_made_of_sentences():
@@ -58,7 +59,7 @@ def test_without_a_limit_none_is_claimed(noise):
 
 def test_mu_names_what_it_leaves_out():
     sampled = lay_reading(PRIVATE, unit="row", relation="add-or-remove")[3]
-    assert "but for a probability of 1e-10" in sampled
+    assert f"but for a probability of {one_in(1e-10)}" in sampled
     full = interpret(poisson_event(20.0, 1.0, 100), 1e-5)
     assert "but for" not in lay_reading(full, unit="row", relation="add-or-remove")[3]
     assert "μ = 0.5:" in lay_reading(full, unit="row", relation="add-or-remove")[3]

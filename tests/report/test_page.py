@@ -98,7 +98,10 @@ def test_the_whole_page(record: Record, page: str) -> None:
     assert _resources(page) == []
     assert "script" not in {tag for tag, _ in outline.tags}
     assert html.escape(record["guarantee"]["sentence"]) in page.replace("&#39;", "&#x27;")
-    assert outline.text("h1") == "88.9\N{NO-BREAK SPACE}% test accuracy at ε = 0.9996"
+    assert (
+        outline.text("h1")
+        == "88.9\N{NO-BREAK SPACE}% test accuracy at ε\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}0.9996"
+    )
     assert (
         "95\N{NO-BREAK SPACE}% interval 85.2\N{NO-BREAK SPACE}% to 91.8\N{NO-BREAK SPACE}%"
         in outline.text("dd")

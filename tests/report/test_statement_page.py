@@ -11,6 +11,7 @@ from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import epsilon
 from dpvd.report import render, render_statement, write_report, write_statement
+from dpvd.report.checklist import checklist
 from dpvd.report.declared import declared_for, parse_declared
 from dpvd.report.sections import reading
 from dpvd.runs import RunRecord, event_of
@@ -165,13 +166,45 @@ def test_a_table_run_says_how_its_budget_was_split(record: Record) -> None:
     assert event_of(found) is not None
     text = text_of(render_statement(found))
     assert "How the budget was split" in text
-    assert "mean 9 2 %" in text
-    assert "training 8 98 %" in text
+    assert "mean 1 9 2 %" in text
+    assert "training 40 8 98 %" in text
     assert "read off the data: weight, ill" in text
     assert "At most 3, chosen at random" in text
     assert "all their rows in the table, of which at most 3 take part" in text
     assert "Algorithm 1" not in text
     assert len(reading(found)) == 5
+
+
+def test_columns_keep_their_names_where_the_budget_is_split(record: Record) -> None:
+    """Noise is rounded as in the sentence above it, never up."""
+    releases = with_releases(record).releases  # type: ignore[attr-defined]
+    releases[0] |= {"name": "bounds of weight_kg", "noise_multiplier": 11.7985}
+    text = text_of(render_statement(with_releases(record, releases=releases)))
+    assert "bounds of weight_kg 1 11.79 2 %" in text
+
+
+@pytest.mark.parametrize("draw", [render, render_statement])
+def test_a_statement_with_gaps_is_not_green(record: Record, draw: Any) -> None:
+    assert 'class="statement safe"' in draw(read(record))
+    record["guarantee"]["not_covered"] = ["bounds of BMI"]
+    page = draw(read(record))
+    assert 'class="statement caution"' in page
+    assert "Outside the account Bounds of BMI." in text_of(page)
+
+
+def test_cells_say_what_is_there_and_what_was_not_declared(record: Record) -> None:
+    record["plan"] |= {"seed": None, "tuned": None}
+    record["dataset"]["classes"] = None
+    text = text_of(render(read(record)))
+    details = text[text.index("Privacy plan") : text.index("Checklist")]
+    assert "tuned not declared" in details
+    assert "not recorded" not in details
+
+
+def test_facts_that_nobody_declared_are_an_open_point(record: Record) -> None:
+    record["guarantee"]["undeclared"] = ["other public facts"]
+    answers = {answer.item: answer.open for answer in checklist(read(record), {})}
+    assert answers["What is not protected"]
 
 
 def test_a_release_that_the_statement_does_not_pay_for_is_noticed(record: Record) -> None:
@@ -196,6 +229,8 @@ def test_a_regression_shows_its_errors(record: Record) -> None:
     record["history"] = []
     text = text_of(render(read(record)))
     assert "Test error 3.25 (RMSE) at ε = 0.9996" in text
+    assert "root mean squared, in the unit of the target" in text
+    assert "of test targets lie in their 90 % interval" in text
     assert "94.0 %" in text
 
 

@@ -9,6 +9,7 @@ from dp_accounting import dp_event
 from dp_accounting.pld import PLDAccountant
 
 from dpvd.errors import DpvdError
+from dpvd.report import render
 from dpvd.report.facts import statement_facts
 from dpvd.report.wording import promises
 from dpvd.runs import RunOptions, RunRecord, write_manifest
@@ -68,6 +69,14 @@ def test_with_an_identifier_several_rows_cost_no_more(tmp_path: Path) -> None:
     said = dict(promises(trained(tmp_path, id="patient")))["Who is protected"]
     assert "k times" not in said
     assert "all of them together" in said
+
+
+def test_an_error_is_told_in_the_unit_of_the_schema(tmp_path: Path) -> None:
+    record = trained(tmp_path)
+    schema = record.table["encoder"]["schema"]
+    schema["target"] = {"name": "days", "bounds": [0, 20], "unit": "days", "source": "public"}
+    record.test.update(accuracy=None, rmse=2.5)
+    assert "root mean squared, in days" in render(record)
 
 
 def test_without_privacy_no_noise_is_spoken_of(tmp_path: Path) -> None:

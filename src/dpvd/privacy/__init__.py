@@ -11,7 +11,7 @@ from dpvd.privacy.data_account import DataAccount, Drawn
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
 from dpvd.privacy.events import count_steps, cyclic_event, fixed_size_event, poisson_event
 from dpvd.privacy.group import group_epsilon, group_event
-from dpvd.privacy.guarantee import Guarantee, round_up
+from dpvd.privacy.guarantee import Guarantee, round_down, round_up
 from dpvd.privacy.interpretation import Interpretation, gaussian_dp, interpret, privacy_curve
 from dpvd.privacy.ledger import Ledger, fingerprint
 from dpvd.privacy.schedule import (
@@ -53,6 +53,7 @@ __all__ = [
     "poisson_event",
     "poisson_in_words",
     "privacy_curve",
+    "round_down",
     "round_up",
     "sampled_event",
     "sampling_in_words",

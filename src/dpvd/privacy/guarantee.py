@@ -9,7 +9,7 @@ from typing import Any
 from dpvd.errors import DpvdError, in_unit_interval, non_negative, phrase, phrases, positive_int
 from dpvd.privacy.enums import AccountantName, Relation
 
-__all__ = ["Guarantee", "round_up"]
+__all__ = ["Guarantee", "round_down", "round_up"]
 
 _DIGITS = 4
 
@@ -148,9 +148,9 @@ class Guarantee:
 
     def _multipliers(self) -> str:
         if not self.noise_by_steps:
-            return f"multiplier {_round(self.noise_multiplier, ROUND_FLOOR)}"
+            return f"multiplier {round_down(self.noise_multiplier)}"
         parts = [
-            f"{_round(multiplier, ROUND_FLOOR)} in {steps} step{'s' if steps > 1 else ''}"
+            f"{round_down(multiplier)} in {steps} step{'s' if steps > 1 else ''}"
             for multiplier, steps in self.noise_by_steps
         ]
         return f"multiplier {', '.join(parts[:-1])} and {parts[-1]}"
@@ -204,6 +204,15 @@ def round_up(epsilon: float, digits: int = _DIGITS) -> str:
     if epsilon == math.inf:
         return "inf"
     return _round(epsilon, ROUND_CEILING, digits)
+
+
+def round_down(value: float, digits: int = _DIGITS) -> str:
+    """Return a noise multiplier with a few significant digits, never above its value.
+
+    >>> round_down(11.7985)
+    '11.79'
+    """
+    return _round(value, ROUND_FLOOR, digits)
 
 
 def _round(value: float, direction: str, digits: int = _DIGITS) -> str:

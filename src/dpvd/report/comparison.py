@@ -289,13 +289,14 @@ def _draw(axes: Any, groups: Sequence[Group], measure: str) -> None:
                 axes.axhline(group.mean(measure), color=colour, linestyle="--", label=label)
     ticks = sorted({group.epsilon for group in groups if group.epsilon is not None})
     if ticks:
+        axes.set_xlim(ticks[0] / 1.25, ticks[-1] * 1.25)
         axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
         axes.minorticks_off()
 
 
 def _label(group: Group, groups: Sequence[Group]) -> tuple[str, ...]:
     """Method, and what else tells lines apart: of different data or settings, none joins two."""
-    words = [group.method]
+    words = ["without privacy" if group.method == "none" else group.method]
     private = [each for each in groups if each.epsilon is not None]
     for name in ("data", "relation"):
         if len({getattr(each, name) for each in private}) > 1:

@@ -9,7 +9,7 @@ from typing import Any
 
 from dpvd.errors import DpvdError, is_finite_number, phrase
 from dpvd.privacy import round_up
-from dpvd.report.wording import percent, plain
+from dpvd.report.wording import capitalised, percent, plain
 from dpvd.runs import DRAWN, RunRecord
 
 __all__ = [
@@ -215,7 +215,7 @@ def _unit(unit: str, column: object) -> str:
 
 def _adjacency(relation: str, unit: str) -> str:
     words = _RELATIONS.get(relation)
-    return NOT_DECLARED if words is None else words.format(unit).capitalize() + "."
+    return NOT_DECLARED if words is None else capitalised(words.format(unit)) + "."
 
 
 def _accounting(record: RunRecord, guarantee: Mapping[str, Any]) -> str:
@@ -259,7 +259,7 @@ def _public(guarantee: Mapping[str, Any]) -> str:
     undeclared = "; ".join(map(str, guarantee.get("undeclared") or ()))
     parts = [
         f"Taken as public: {public}." if public else f"Public facts: {NOT_DECLARED}.",
-        f"Not declared: {undeclared}." if undeclared else "",
+        f"What is {NOT_DECLARED}: {undeclared}." if undeclared else "",
     ]
     return " ".join(part for part in parts if part)
 

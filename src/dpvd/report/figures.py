@@ -40,6 +40,7 @@ _HEIGHT = 4.2
 # log α from which a weight is pruned: Molchanov et al. 2017 (arXiv 1701.05369v3), section 5
 _PRUNE_AT = 3.0
 _LONGEST_NAME = 10  # characters of a class
+_FEW_CLASSES = 4  # cells that have room for larger numbers
 _MOST_CELLS_WITH_NUMBERS = 15  # classes; above this the numbers in a confusion matrix overlap
 
 Points = tuple[list[float], list[float]]
@@ -121,19 +122,12 @@ def reliability(record: RunRecord) -> Figure | None:
     figure = Figure(figsize=(_WIDTH, _HEIGHT))
     curve, counts = figure.subplots(2, 1, sharex=True, height_ratios=[3.2, 1.0])
     curve.plot([0, 1], [0, 1], color=PALETTE["muted"], linestyle="--", linewidth=1)
-    curve.annotate(
-        "perfectly calibrated",
-        (0.12, 0.12),
-        xytext=(8, -10),
-        textcoords="offset points",
-        color=PALETTE["muted"],
-    )
     curve.plot(confidence, accuracy, color=PALETTE["blue"], linewidth=1, alpha=0.5)
-    curve.scatter(
-        confidence, accuracy, s=20 + 100 * count / count.max(), color=PALETTE["blue"], zorder=3
-    )
+    sizes = 20 + 80 * count / count.max()
+    dots = curve.scatter(confidence, accuracy, s=sizes, color=PALETTE["blue"], zorder=3)
+    dots.set_clip_on(False)  # whole dots at 0 % and 100 %
     curve.set(xlim=(0, 1), ylim=(0, 1.04), title="accuracy")
-    counts.vlines(confidence, 0, count, color=PALETTE["blue"], linewidth=6)
+    counts.vlines(confidence, 0, count, color=PALETTE["blue"], linewidth=4)
     counts.set_ylim(0, count.max() * 1.1)
     counts.yaxis.set_major_locator(MaxNLocator(3, integer=True))
     counts.set(title="test examples", xlabel="confidence of the prediction")
@@ -207,7 +201,7 @@ def _write_counts(
             ha="center",
             va="center",
             color=colour,
-            fontsize=8,
+            fontsize=8 if len(matrix) > _FEW_CLASSES else 12,
         )
     centres = np.arange(len(matrix)) + 0.5
     is_long = max(map(len, names)) > 3

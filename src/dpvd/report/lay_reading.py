@@ -6,6 +6,7 @@ Every number is an upper bound, rounded up, and the sentences say "at most".
 import math
 
 from dpvd.privacy import Interpretation, Relation
+from dpvd.report.wording import one_in
 
 __all__ = ["lay_reading", "percent_up"]
 
@@ -104,14 +105,14 @@ def _beliefs(interpretation: Interpretation, what: str) -> str:
     return (
         f"A belief of {_exact(before)} {what} grows to at most {percent_up(after)}{more}; that the"
         f" noise of training lets it grow further has a probability of at most"
-        f" {interpretation.delta:g}."
+        f" {one_in(interpretation.delta)}."
     )
 
 
 def _one_number(interpretation: Interpretation) -> str:
     assert interpretation.mu is not None  # checked by the caller
     slack = interpretation.mu_slack
-    but = f" (but for a probability of {slack:g})" if slack else ""
+    but = f" (but for a probability of {one_in(slack)})" if slack else ""
     mu = math.ceil(interpretation.mu * 1e4 - 1e-6) / 1e4
     return (
         f"In one number, μ = {mu:g}: the two cases are at least as hard to tell apart as one draw"

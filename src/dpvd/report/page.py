@@ -14,7 +14,7 @@ from dpvd.errors import is_finite_number
 from dpvd.files import remove_partials, write_atomically
 from dpvd.privacy import round_up
 from dpvd.report.declared import declared_for
-from dpvd.report.facts import check_declared, is_measured, table_of
+from dpvd.report.facts import NOT_DECLARED, check_declared, is_measured, table_of
 from dpvd.report.figures import Illustration, illustrate, write_figures
 from dpvd.report.sections import cells, common
 from dpvd.report.statement_page import STATEMENT, render_statement
@@ -141,7 +141,7 @@ def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     if record.is_private:
         spent = round_up(record.guarantee["epsilon"])
         condition = f"at δ = {record.guarantee['delta']:g}"
-    first, *others = _result_tiles(record.test)
+    first, *others = _result_tiles(record.test, _target_unit(record))
     return [
         first,
         ("Privacy spent, ε", spent, condition),
@@ -150,7 +150,13 @@ def _tiles(record: RunRecord) -> list[tuple[str, str, str]]:
     ]
 
 
-def _result_tiles(test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
+def _target_unit(record: RunRecord) -> str:
+    """What a regression's numbers count, as the schema says."""
+    schema = (table_of(record).get("encoder") or {}).get("schema") or {}
+    return str((schema.get("target") or {}).get("unit") or "the unit of the target")
+
+
+def _result_tiles(test: Mapping[str, Any], unit: str) -> list[tuple[str, str, str]]:
     """What was measured on test data; one tile that says so if nothing was."""
     tiles = []
     if is_finite_number(test.get("accuracy")):
@@ -158,7 +164,7 @@ def _result_tiles(test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         interval = f"95\N{NO-BREAK SPACE}% interval {percent(low)} to {percent(high)}"
         tiles.append(("Test accuracy", percent(test["accuracy"]), interval))
     if is_finite_number(test.get("rmse")):
-        note = "root mean squared, in the unit of the target"
+        note = f"root mean squared, in {unit}"
         tiles.append(("Test error", f"{test['rmse']:.4g}", note))
     if is_finite_number(test.get("auc")):
         note = "chance that a random positive scores above a random negative"
@@ -167,7 +173,7 @@ def _result_tiles(test: Mapping[str, Any]) -> list[tuple[str, str, str]]:
         note = "mean gap between confidence and accuracy"
         tiles.append(("Calibration error", percent(test["calibration_error"]), note))
     if is_finite_number(test.get("coverage")):
-        note = "test targets within their predicted interval"
+        note = "of test targets lie in their 90\N{NO-BREAK SPACE}% interval"
         tiles.append(("Interval coverage", percent(test["coverage"]), note))
     return tiles or [("Test result", "not measured", "there were no test data")]
 
@@ -185,6 +191,8 @@ def _duration(seconds: float) -> str:
 def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
     """The tables of the page, as (heading, one line on it, rows); empty ones are skipped."""
     plan = dict(record.plan)
+    if plan.get("tuned", ()) is None:
+        plan["tuned"] = NOT_DECLARED
     if "accountant" in record.guarantee:
         plan["accountant"] = record.guarantee["accountant"]
     recipe = record.recipe.items()
@@ -204,7 +212,7 @@ def _tables(record: RunRecord) -> list[tuple[str, str, list[tuple[str, str]]]]:
     named: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
         (
             "Privacy plan",
-            "What ran is what was accounted: engine and accountant read this same plan.",
+            "Of the steps. What ran is what was accounted: engine and accountant read this plan.",
             plan,
         ),
         ("How it was trained", "The settings of the training run.", run),

@@ -80,8 +80,6 @@ def _values(offer: Mapping[str, Any]) -> dict[str, str]:
         "mu": round_up(offer["mu"], 3),
         "group": "none proved" if lost else f"ε = {round_up(group, 3)}",
         "noise": f"{offer['noise_multiplier']:.4g}",
-        "noise_on_mean": f"{offer['noise_on_mean']:.3g}",
-        "signal": f"{offer['signal_to_noise']:,.0f}",
         "batch": f"{offer['batch_size']:,}",
         "steps": f"{offer['steps']:,}",
         "recipe": str(offer["recipe"]),

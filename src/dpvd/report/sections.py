@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpvd.errors import is_finite_number
-from dpvd.privacy import interpret
+from dpvd.privacy import interpret, round_down
 from dpvd.report.checklist import checklist
 from dpvd.report.facts import NOT_DECLARED, releases_of, statement_facts
 from dpvd.report.lay_reading import lay_reading, percent_up
@@ -30,6 +30,22 @@ _SIGNED = {
     "publication_date": "Date of release",
 }
 
+_LABELS = {
+    "mean": "share for the mean",
+    "second": "share for products of features",
+    "cross": "share for products with the target",
+    "calibration": "share for calibration",
+    "training": "share for training",
+    "constant": "constant added to rows",
+    "auc": "AUC",
+    "rmse": "root mean squared error",
+    "mae": "mean absolute error",
+    "coverage": "coverage of 90\N{NO-BREAK SPACE}% intervals",
+    "brier": "Brier score",
+    "cpus": "CPUs",
+}
+"""Names of a record that say too little as they are."""
+
 
 def common(record: RunRecord, declared: Mapping[str, str], *, with_test: bool) -> dict[str, Any]:
     """Return what both pages show, by the names that their templates use."""
@@ -37,6 +53,7 @@ def common(record: RunRecord, declared: Mapping[str, str], *, with_test: bool) -
     unit = str(record.guarantee.get("unit") or "example")
     return {
         "private": record.is_private,
+        "gaps": bool(record.guarantee.get("not_covered")),
         "noise_warning": noise_warning(record),
         "statement": record.guarantee["sentence"],
         "promises": promises(record),
@@ -66,23 +83,23 @@ def reading(record: RunRecord) -> list[str]:
         return [
             f"Somebody who would otherwise toss a coin on whether one"
             f" {guarantee.get('unit') or 'example'} was used is right at most {limit} of the time."
-            " This follows from ε and δ alone; the record does not tell every release apart, so"
-            " that no closer limits can be computed from it."
+            " This follows from ε and δ alone; closer limits may hold, but were not computed."
         ]
     relation = guarantee["relation"]
     numbers = interpret(event, delta, relation=relation)
     return lay_reading(numbers, unit=str(guarantee.get("unit") or "example"), relation=relation)
 
 
-def _releases(record: RunRecord) -> list[tuple[str, str, str]]:
-    """Return the parts of the budget as (name, noise multiplier, share)."""
+def _releases(record: RunRecord) -> list[tuple[str, str, str, str]]:
+    """Return the parts of the budget as (name, noisy sums, noise multiplier of each, share)."""
     rows = []
     for entry in releases_of(record):
         noise = entry.get("noise_multiplier")
         rows.append(
             (
-                label(entry.get("name")),
-                f"{noise:.4g}" if is_finite_number(noise) else plain(noise),
+                str(entry.get("name")),  # with a column's own name
+                plain(entry.get("steps")),
+                round_down(noise) if is_finite_number(noise) else plain(noise),
                 percent(entry.get("share"), 0),
             )
         )
@@ -98,5 +115,9 @@ def _signed(facts: Mapping[str, str]) -> Rows:
 
 
 def cells(rows: Mapping[str, Any], without: Sequence[str] = ()) -> Rows:
-    """Return names and values as a table shows them."""
-    return [(label(key), plain(value)) for key, value in rows.items() if key not in without]
+    """Return names and values as a table shows them; what a run does not have is left out."""
+    return [
+        (_LABELS.get(key) or label(key), plain(value))
+        for key, value in rows.items()
+        if key not in without and value is not None
+    ]

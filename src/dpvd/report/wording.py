@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from typing import Any
 
 from dpvd.errors import is_finite_number
@@ -9,10 +10,12 @@ from dpvd.privacy import round_up
 from dpvd.runs import RunRecord
 
 __all__ = [
+    "capitalised",
     "guess_limit",
     "label",
     "method_words",
     "noise_warning",
+    "one_in",
     "percent",
     "plain",
     "promises",
@@ -80,6 +83,26 @@ def label(key: object) -> str:
     return str(key).replace("_", " ")
 
 
+def capitalised(words: str) -> str:
+    """Return words with a capital letter first; names among them stay as they are.
+
+    >>> capitalised("bounds of BMI")
+    'Bounds of BMI'
+    """
+    return words[:1].upper() + words[1:]
+
+
+def one_in(probability: float) -> str:
+    r"""Print a small probability as a chance that is never below it.
+
+    >>> one_in(1e-05), one_in(3e-6), one_in(0.0)
+    ('1\xa0in\xa0100,000', '1\xa0in\xa0333,333', '0')
+    """
+    if probability == 0:
+        return "0"
+    return f"1 in {int(1 / Decimal(repr(probability))):,}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
 def noise_warning(record: RunRecord) -> str:
     """What a reader must know about noise that is not from the system's generator, or nothing.
 
@@ -137,7 +160,7 @@ def promises(record: RunRecord) -> list[tuple[str, str]]:
 
 
 _OPEN_POINTS = {
-    "What the program did not see": "not_covered",
+    "Outside the account": "not_covered",
     "Not declared": "undeclared",
 }
 
@@ -156,7 +179,7 @@ def uncovered(record: RunRecord, *, with_test: bool = True) -> list[tuple[str, s
     for heading, name in _OPEN_POINTS.items():
         if guarantee.get(name):
             words = plain(list(guarantee[name]))
-            open_points.append((heading, f"{words}.".capitalize()))
+            open_points.append((heading, f"{capitalised(words)}."))
     return [
         ("The test data", _test_words(record, with_test)),
         ("Choices made by looking at the data", _tuning_words(guarantee)),
@@ -266,7 +289,7 @@ def _public_size(record: RunRecord) -> object:
 
 
 def _delta_words(delta: float, unit: str, examples: object) -> str:
-    words = f"The promise on ε may fail with a probability of about {delta:g}."
+    words = f"The promise on ε may fail with a probability of about {one_in(delta)}."
     if is_finite_number(examples) and delta * examples >= 1:
         return (
             words + f" Caution: this is not below one in {plain(examples)}, the number of training"
