@@ -42,6 +42,18 @@ FAULTS = [
         TEST_STATEMENT + "test_a_secret_size_stays_secret",
     ),
     Fault(
+        "a green statement although bounds were read off the data",
+        "report/sections.py",
+        {'bool(record.guarantee.get("not_covered"))': "False"},
+        TEST_STATEMENT + "test_a_statement_with_gaps_is_not_green",
+    ),
+    Fault(
+        "a chance of failure that is told smaller than it is",
+        "report/wording.py",
+        {"int(1 / Decimal(repr(probability)))": "math.ceil(1 / Decimal(repr(probability)))"},
+        "tests/report/test_wording.py::test_a_chance_is_never_told_smaller_than_it_is",
+    ),
+    Fault(
         "limits for laypeople from an event that the statement is not for",
         SPENT,
         {"    agrees = math.isclose(spent, stated, rel_tol=_AGREEMENT)\n": "    agrees = True\n"},

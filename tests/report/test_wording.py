@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpvd.report.wording import guess_limit, noise_warning, plain, promises, uncovered
+from dpvd.report.wording import guess_limit, noise_warning, one_in, plain, promises, uncovered
 from dpvd.runs import RunRecord
 
 Record = dict[str, Any]
@@ -37,6 +38,12 @@ def test_the_limit_is_reached_by_randomised_response() -> None:
     often.
     """
     assert guess_limit(math.log(3.0), 0.0) == pytest.approx(0.75, abs=1e-15)
+
+
+@pytest.mark.parametrize("probability", [1e-5, 3e-6, 7.7e-9, 0.3, 1.0, 1e-20])
+def test_a_chance_is_never_told_smaller_than_it_is(probability: float) -> None:
+    cases = int(one_in(probability).split()[-1].replace(",", ""))
+    assert Fraction(1, cases + 1) < Fraction(repr(probability)) <= Fraction(1, cases)
 
 
 def test_epsilon_one_in_plain_words(record: Record) -> None:
