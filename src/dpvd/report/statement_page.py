@@ -101,7 +101,7 @@ def _tables(record: RunRecord, with_test: bool) -> list[tuple[str, str, Rows]]:
             name: record.test[name] for name in _TEST_NUMBERS if record.test.get(name) is not None
         }
     named = (
-        ("Privacy plan", "What ran is what was accounted.", plan),
+        ("Privacy plan", "Of the steps. What ran is what was accounted.", plan),
         ("How it was trained", "The settings of the optimisation.", cells(record.recipe)),
         ("Test results", "Exact, on test data that was declared public.", cells(test)),
     )
