@@ -186,6 +186,24 @@ CHARGES = [
         "tests/statistics/test_budget.py::test_shares_divide_the_budget_as_they_say",
     ),
     Fault(
+        "private bounds of other rows than those that take part",
+        "data/splitting.py",
+        {"    takes_part[takes_part] = is_chosen\n": ""},
+        "tests/data/test_parsed.py::test_cells_to_estimate_from_are_those_that_are_trained_on",
+    ),
+    Fault(
+        "a table that is parsed again for every pass",
+        "runs/tables/prepare.py",
+        {"source = parsed_once(choice.open(), memory=_MEMORY)": "source = choice.open()"},
+        "tests/runs/test_tables.py::test_a_file_is_parsed_once_and_read_once_more_for_its_checksum",
+    ),
+    Fault(
+        "the checksum of a file that is not the one that was read",
+        "runs/tables/prepare.py",
+        {"if stamp != self.stamps[what]:": "if False:"},
+        "tests/runs/test_tables.py::test_a_refusal_before_the_first_charge_leaves_no_folder",
+    ),
+    Fault(
         "the split of a table known in advance",
         "runs/tables/prepare.py",
         {"options.seed if options.seeded_noise else _split_seed(secret)": "options.seed"},

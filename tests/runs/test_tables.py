@@ -2,6 +2,8 @@
 
 import json
 import math
+from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ import torch
 from dp_accounting import GaussianDpEvent, SelfComposedDpEvent
 from dp_accounting.pld import PLDAccountant
 
-from dpvd.data import Kind
+from dpvd.data import Kind, open_table
 from dpvd.errors import DpvdError
 from dpvd.runs import (
     RunOptions,
@@ -229,12 +231,39 @@ def test_a_refusal_before_the_first_charge_leaves_no_folder(visits, tmp_path, mo
     )
     copy = visits.read_text()
     try:
-        visits.write_text("person,age\n1,2\n")  # changed between looking and reading
-        with pytest.raises(DpvdError, match="no column"):
+        visits.write_text("person,age\n1,2\n")  # its checksum would not be that of what was read
+        with pytest.raises(DpvdError, match="has changed since it was read"):
             execute_table(prepared, tmp_path / "run")
     finally:
         visits.write_text(copy)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    """How often each file was opened."""
+    found = Counter()
+    really = Path.open
+
+    def counted(path, *arguments, **others):
+        found[path] += 1
+        return really(path, *arguments, **others)
+
+    monkeypatch.setattr(Path, "open", counted)
+    return found
+
+
+def test_a_file_is_parsed_once_and_read_once_more_for_its_checksum(visits, tmp_path, opened):
+    test = tmp_path / "test.csv"
+    test.write_text(visits.read_text())
+    opened.clear()
+    for _ in open_table(visits).batches():
+        pass
+    once = opened.pop(visits)  # it is looked at for its encoding and so on before it is parsed
+    options = RunOptions(delta=DELTA, epsilon=4.0, private_bounds=1.0)
+    choice = TableChoice(visits, target="ill", test=test)
+    execute_table(prepare_table(options, choice), tmp_path / "run")
+    assert (opened[visits], opened[test]) == (once + 1, once + 1)
 
 
 def test_a_model_read_again_predicts_the_same_and_goes_on_counting(visits, tmp_path):

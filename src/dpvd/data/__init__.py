@@ -10,6 +10,7 @@ from dpvd.data.digits import load_digits
 from dpvd.data.draft import Draft, draft_schema, repeated_identifiers
 from dpvd.data.encoding import Encoder, Spacing
 from dpvd.data.mnist import load_mnist
+from dpvd.data.parsed import parsed_once
 from dpvd.data.preprocessing import centred, flatten, prepare, unit_norm
 from dpvd.data.schema import Schema
 from dpvd.data.schema_file import read_schema, schema_text
@@ -60,6 +61,7 @@ __all__ = [
     "load_mnist",
     "load_table",
     "open_table",
+    "parsed_once",
     "prepare",
     "read_array",
     "read_schema",

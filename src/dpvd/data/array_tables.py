@@ -85,7 +85,7 @@ def _source(name: str, x: np.ndarray, y: np.ndarray | None) -> TableSource:
         )
     columns = tuple(f"x{place}" for place in range(x.shape[1]))
     names = columns if y is None else (*columns, "y")
-    return TableSource(name, names, _batches(columns, x, y))
+    return TableSource(name, names, _batches(columns, x, y), in_memory=True)
 
 
 def _batches(

@@ -4,10 +4,7 @@ What a draft says was seen in the data without noise, so everything in it has so
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-
-import polars as pl
 
 from dpvd.data.column import Column, Kind, Missing, Source, Target
 from dpvd.data.profile import Profile, profile_table
@@ -69,7 +66,7 @@ def draft_schema(source: TableSource, target: str, *, id: str | None = None) -> 
     if id == target:
         raise DpvdError(f"{quoted(target)} cannot be the target and the id at once")
     require_columns(source, [target] if id is None else [target, id])
-    profiles = profile_table(source)
+    profiles = profile_table(source, source.columns)
     rows = profiles[target].rows
     if rows == 0:
         raise DpvdError(f"{source.name} has a header and no rows")
@@ -111,11 +108,7 @@ def repeated_identifiers(source: TableSource, schema: Schema) -> tuple[str, ...]
     ]
     if not suspects:
         return ()
-
-    def batches() -> Iterator[pl.DataFrame]:
-        return (frame.select(suspects) for frame in source.batches())
-
-    profiles = profile_table(TableSource(source.name, tuple(suspects), batches))
+    profiles = profile_table(source, suspects)
     return tuple(
         name
         for name, profile in profiles.items()

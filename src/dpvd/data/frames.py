@@ -46,7 +46,7 @@ def from_frame(data: Any, names: Sequence[str] | None = None) -> TableSource:
         raise DpvdError(f"the columns of the frame have different lengths: {sorted(lengths)}")
     pairs = zip(checked, columns, strict=True)
     frame = pl.DataFrame([series.alias(name) for name, (_, series) in pairs])
-    return TableSource("the frame", checked, lambda: _slices(frame))
+    return TableSource("the frame", checked, lambda: _slices(frame), in_memory=True)
 
 
 def _slices(frame: pl.DataFrame) -> Iterator[pl.DataFrame]:

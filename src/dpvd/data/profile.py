@@ -1,6 +1,7 @@
 """What one pass over a table shows of each column; for the draft of a schema and nothing else."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
@@ -178,10 +179,10 @@ def _days(present: pl.Series, form: str) -> tuple[date, date] | None:
     return (first, last) if is_plausible or form != "%Y%m%d" else None
 
 
-def profile_table(source: TableSource) -> dict[str, Profile]:
-    """Read a table once and return what was seen of each column, by its name."""
-    profiles = {name: Profile(name) for name in source.columns}
-    for frame in source.batches():
+def profile_table(source: TableSource, columns: Sequence[str]) -> dict[str, Profile]:
+    """Read a table once and return what was seen of these columns, by their names."""
+    profiles = {name: Profile(name) for name in columns}
+    for frame in source.read(columns):
         for name, profile in profiles.items():
             profile.add(frame.get_column(name))
     return profiles

@@ -23,11 +23,21 @@ class TableSource:
         columns: their names, in order.
         batches: starts reading and yields frames with these columns. From a CSV file all cells are
             text; otherwise columns have types.
+        some_columns: does the same for some of the columns, if that is less work.
+        in_memory: whether the rows are in memory anyway.
     """
 
     name: str
     columns: tuple[str, ...]
     batches: Callable[[], Iterator[pl.DataFrame]]
+    some_columns: Callable[[Sequence[str]], Iterator[pl.DataFrame]] | None = None
+    in_memory: bool = False
+
+    def read(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
+        """Start reading and yield frames with some of the columns, one or more."""
+        if self.some_columns is not None:
+            return self.some_columns(columns)
+        return (frame.select(columns) for frame in self.batches())
 
 
 def check_columns(names: Sequence[str], where: str) -> tuple[str, ...]:

@@ -2,9 +2,8 @@
 
 import secrets
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import polars as pl
@@ -20,14 +19,22 @@ __all__ = ["TrainingCells", "count_units", "seed_bytes", "split_batches", "train
 
 
 def split_batches(
-    source: TableSource, schema: Schema, test_fraction: float, seed: bytes
+    source: TableSource,
+    schema: Schema,
+    test_fraction: float,
+    seed: bytes,
+    columns: Sequence[str],
 ) -> Iterator[tuple[pl.DataFrame, int, np.ndarray | None, np.ndarray]]:
     """Yield each batch, the number of its first row, its units' hashes, and which rows are to test
     on: the same for the same seed.
+
+    A batch has the columns that are asked for, and those that tell the rows apart.
     """
+    needed = [*columns, schema.id] if schema.id is not None else list(columns)
+    needed = list(dict.fromkeys(needed)) or list(source.columns[:1])
     coins = np.random.Generator(np.random.PCG64(int.from_bytes(seed, "little")))
     first_row = 1
-    for frame in source.batches():
+    for frame in source.read(needed):
         keys = None
         if schema.id is None:
             in_test = coins.random(len(frame)) < test_fraction
@@ -49,7 +56,7 @@ def count_units(
     require_columns(source, [] if schema.id is None else [schema.id])
     rows = 0
     units = np.zeros(0, dtype=np.uint64)
-    batches = split_batches(source, schema, test_fraction or 0.0, seed_bytes(seed))
+    batches = split_batches(source, schema, test_fraction or 0.0, seed_bytes(seed), ())
     for _, _, keys, in_test in batches:
         rows += int((~in_test).sum())
         if keys is not None:
@@ -62,15 +69,30 @@ class TrainingCells:
     """Cells of the training part as they are, for estimates that are made before encoding.
 
     Args:
-        numbers: by column, float64 of shape (rows,); NaN where there is no value. Dates are days
-            since 1970-01-01.
-        texts: by column, of length rows; None where there is no value.
+        parts: starts reading a column and yields its cells, part by part: float64, NaN where there
+            is no value, dates as days since 1970-01-01; or texts as objects, None where there is
+            no value.
+        order: which of these cells are the column's, in the order of ``unit``; None for all.
         unit: as in `EncodedTable`.
     """
 
-    numbers: dict[str, np.ndarray]
-    texts: dict[str, list[str | None]]
+    parts: Callable[[str], Iterator[np.ndarray]]
+    order: np.ndarray | None
     unit: np.ndarray | None
+
+    def column(self, name: str) -> np.ndarray:
+        """Read a column, of shape (rows,). Nothing of it is kept here."""
+        whole = np.concatenate(list(self.parts(name)))
+        return whole if self.order is None else whole[self.order]
+
+    def has_more_values(self, name: str, most: int) -> bool:
+        """Whether a column has more different values than so many; read only as far as needed."""
+        seen: set[object] = set()
+        for part in self.parts(name):
+            seen.update(part.tolist())
+            if len(seen) > most:
+                return True
+        return False
 
 
 def training_cells(
@@ -81,30 +103,46 @@ def training_cells(
     test_fraction: float | None = None,
     seed: int,
 ) -> TrainingCells:
-    """Return some columns of the rows that `load_table` would train on with this seed."""
-    wanted = [column.name for column in columns]
-    require_columns(source, wanted if schema.id is None else [*wanted, schema.id])
-    parts: dict[str, list[np.ndarray]] = {column.name: [] for column in columns}
+    """Return some columns of the rows that `load_table` would train on with this seed.
+
+    They stay where they are until they are asked for, so that memory holds one at a time.
+    """
+    declared = {column.name: column for column in columns}
+    require_columns(source, [*declared] if schema.id is None else [*declared, schema.id])
+    takes_part, order, unit = _rows_that_take_part(
+        source, schema, test_fraction or 0.0, seed_bytes(seed)
+    )
+
+    def parts(name: str) -> Iterator[np.ndarray]:
+        start = 0
+        for frame in source.read([name]):
+            cells = _raw_cells(frame.get_column(name), schema, declared[name], start + 1)
+            yield cells[takes_part[start : start + len(frame)]]
+            start += len(frame)
+
+    return TrainingCells(parts, order, unit)
+
+
+def _rows_that_take_part(
+    source: TableSource, schema: Schema, test_fraction: float, seed: bytes
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Return which rows of a table are trained on, their order by unit, and their units."""
     hashes = []
-    batches = split_batches(source, schema, test_fraction or 0.0, seed_bytes(seed))
-    for frame, first_row, keys, in_test in batches:
-        for column in columns:
-            cells = _raw_cells(frame.get_column(column.name), schema, column, first_row)
-            parts[column.name].append(cells[~in_test])
+    in_training = []
+    for _, _, keys, in_test in split_batches(source, schema, test_fraction, seed, ()):
+        in_training.append(~in_test)
         if keys is not None:
             hashes.append(keys[~in_test])
-    rows: Any = slice(None)
-    unit = None
-    if schema.id is not None:
-        together = np.concatenate(hashes)
-        rows = chosen_rows(together, schema.rows_per_unit)
-        unit = unit_numbers(together[rows])
-    whole = {name: np.concatenate(each)[rows] for name, each in parts.items()}
-    return TrainingCells(
-        {name: cells for name, cells in whole.items() if cells.dtype != object},
-        {name: cells.tolist() for name, cells in whole.items() if cells.dtype == object},
-        unit,
-    )
+    takes_part = np.concatenate(in_training)
+    if schema.id is None:
+        return takes_part, None, None
+    together = np.concatenate(hashes)
+    rows = chosen_rows(together, schema.rows_per_unit)
+    is_chosen = np.zeros(len(together), dtype=bool)
+    is_chosen[rows] = True
+    takes_part[takes_part] = is_chosen
+    place = np.cumsum(is_chosen) - 1
+    return takes_part, place[rows], unit_numbers(together[rows])
 
 
 def _raw_cells(

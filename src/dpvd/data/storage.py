@@ -9,7 +9,7 @@ import numpy as np
 
 from dpvd.errors import DpvdError
 
-__all__ = ["IN_MEMORY_BYTES", "RowStore"]
+__all__ = ["IN_MEMORY_BYTES", "RowStore", "on_disk"]
 
 IN_MEMORY_BYTES = 256 * 2**20
 """Encoded features beyond this size go into a memory-mapped file."""
@@ -54,7 +54,7 @@ class RowStore:
         if self._file is None and self._rows * self.width * 4 > self._memory:
             self._file = _nameless_file(self._scratch)
         if self._file is not None:
-            _disk(self._write_parts)
+            on_disk(self._write_parts)
 
     def features(self) -> np.ndarray:
         """Return all features in the order they came in, float32 of shape (rows, width).
@@ -86,7 +86,7 @@ class RowStore:
             for start in range(0, len(rows), _ROWS_AT_A_TIME):
                 file.write(features[rows[start : start + _ROWS_AT_A_TIME]].data)
 
-        _disk(write)
+        on_disk(write)
         return _mapped(file, len(rows), self.width)
 
     def _write_parts(self) -> None:
@@ -109,17 +109,18 @@ def _nameless_file(folder: Path | None) -> IO[bytes]:
 def _mapped(file: IO[bytes], rows: int, width: int) -> np.ndarray:
     """Return the contents of a file as an array, which keeps the file although it is closed."""
     with file:
-        _disk(file.flush)
+        on_disk(file.flush)
         if rows == 0:
             return np.zeros((0, width), dtype=np.float32)
         return np.memmap(file, dtype=np.float32, mode="r+", shape=(rows, width))
 
 
-def _disk(write: Callable[[], None]) -> None:
+def on_disk(write: Callable[[], object]) -> None:
+    """Write, and say what to do if the disk does not take it."""
     try:
         write()
     except OSError as error:
         raise DpvdError(
-            f"the encoded table cannot be written ({error.strerror}): choose a scratch folder with"
+            f"the table cannot be written to disk ({error.strerror}): choose a scratch folder with"
             " more space"
         ) from error

@@ -186,7 +186,8 @@ def load_table(
     require_columns(source, wanted if known.id is None else [*wanted, known.id])
     stores = [RowStore(encoder.width, scratch, memory) for _ in range(2)]
     try:
-        _fill(stores, source, encoder, test_fraction or 0.0, seed_bytes(seed))
+        batches = split_batches(source, known, test_fraction or 0.0, seed_bytes(seed), wanted)
+        _fill(stores, batches, source, encoder)
         most = None if all_rows else known.rows_per_unit
         train = _table(stores[0], encoder, most)
         test = None if test_fraction is None else _table(stores[1], encoder, None)
@@ -199,15 +200,12 @@ def load_table(
 
 def _fill(
     stores: list[RowStore],
+    batches: Iterator[tuple[pl.DataFrame, int, np.ndarray | None, np.ndarray]],
     source: TableSource,
     encoder: Encoder,
-    test_fraction: float,
-    seed: bytes,
 ) -> None:
     """Read all rows into the store of the training part or that of the test part."""
-    for frame, first_row, keys, in_test in split_batches(
-        source, encoder.schema, test_fraction, seed
-    ):
+    for frame, first_row, keys, in_test in batches:
         x = _at(source, encoder.encode, frame, first_row)
         y = _at(source, encoder.encode_target, frame, first_row)
         for store, rows in ((stores[0], ~in_test), (stores[1], in_test)):

@@ -1,8 +1,10 @@
 """Bounds that nobody declared, estimated under the budget of a fit."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from dpvd.data import (
@@ -107,14 +109,14 @@ def _cells(
     schema: Schema, columns: tuple[Column, ...], table: Any, y: Tensor | None, people: People | None
 ) -> TrainingCells:
     """The columns, and perhaps y, of the rows that take part."""
-    numbers = {}
-    if columns:
-        everybody = replace(schema, id=None, rows_per_unit=None)
-        numbers = training_cells(open_table(table), everybody, columns, seed=0).numbers
-    if y is not None:
-        numbers[schema.target.name] = y.double().numpy()
+    everybody = replace(schema, id=None, rows_per_unit=None)
+    of_table = training_cells(open_table(table), everybody, columns, seed=0)
+
+    def parts(name: str) -> Iterator[np.ndarray]:
+        if y is not None and name == schema.target.name:
+            return iter([y.double().numpy()])
+        return of_table.parts(name)
+
     if people is None:
-        return TrainingCells(numbers, {}, None)
-    rows = people.rows.numpy()
-    chosen = {name: cells[rows] for name, cells in numbers.items()}
-    return TrainingCells(chosen, {}, people.unit_index.numpy())
+        return TrainingCells(parts, None, None)
+    return TrainingCells(parts, people.rows.numpy(), people.unit_index.numpy())

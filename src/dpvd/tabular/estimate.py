@@ -143,7 +143,7 @@ class _Releases:
 
     def bounds(self, name: str) -> NumericBounds:
         return release_bounds(
-            torch.from_numpy(self.cells.numbers[name]),
+            torch.from_numpy(self.cells.column(name)),
             self.plans[f"rough bounds of {name}"],
             self.plans[f"bounds of {name}"],
             unit_index=self.unit_index,
@@ -153,7 +153,7 @@ class _Releases:
 
     def categories(self, name: str, failure: float, rows_per_unit: int) -> tuple[str, ...]:
         found = release_categories(
-            self.cells.texts[name],
+            self.cells.column(name).tolist(),
             self.plans[f"categories of {name}"],
             failure=failure,
             rows_per_person=rows_per_unit,
@@ -198,7 +198,7 @@ def estimate_schema(
             left: the estimates stay charged then.
     """
     _refuse_few_people(plans, failures, schema.rows_per_unit or 1)
-    _refuse_free_texts(cells)
+    _refuse_free_texts(cells, schema, names)
     releases = _Releases(cells, plans, folder, resume)
     chances = iter(failures)
     found: dict[str, Column] = {}
@@ -265,12 +265,14 @@ def _refuse_few_people(
         )
 
 
-def _refuse_free_texts(cells: TrainingCells) -> None:
+def _refuse_free_texts(cells: TrainingCells, schema: Schema, names: Sequence[str]) -> None:
     """Before anything is charged: a column of free text has no categories."""
-    for name, texts in cells.texts.items():
-        if len(set(texts)) > _MOST_CATEGORIES:
+    for column in schema.used:
+        if column.name not in names or column.kind is not Kind.CATEGORICAL:
+            continue
+        if cells.has_more_values(column.name, _MOST_CATEGORIES):
             raise DpvdError(
-                f"column {name!r} has more than {_MOST_CATEGORIES} different texts: set"
+                f"column {column.name!r} has more than {_MOST_CATEGORIES} different texts: set"
                 ' kind = "ignore" in the schema'
             )
 

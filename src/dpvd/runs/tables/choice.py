@@ -64,6 +64,11 @@ class TableChoice:
         if self.rows_per_unit is not None:
             positive_int(rows_per_unit=self.rows_per_unit)
 
+    def files(self) -> dict[str, Path]:
+        """The files that are read, by what they are."""
+        named = {"table": self.table, "schema": self.schema, "test": self.test}
+        return {what: path for what, path in named.items() if path is not None}
+
     def open(self) -> TableSource:
         """The table to train on."""
         return open_table(self.table, delimiter=self.delimiter, encoding=self.encoding)

@@ -202,8 +202,9 @@ def _ready(run: PreparedTable, folder: Path, *, resume: bool) -> _Ready:
     )
     declared: list[Column | Target] = [*schema.used, schema.target]
     columns = [each for each in declared if each.name in run.estimated]
+    assert run.table is not None  # it waits for the estimates
     cells = training_cells(
-        run.choice.open(),
+        run.table,
         schema,
         columns,
         test_fraction=run.choice.test_fraction,

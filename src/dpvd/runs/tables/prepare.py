@@ -14,6 +14,7 @@ from dpvd.data import (
     TableSource,
     count_units,
     load_table,
+    parsed_once,
     repeated_identifiers,
 )
 from dpvd.errors import DpvdError
@@ -28,7 +29,7 @@ __all__ = ["PreparedTable", "prepare_table"]
 
 _KEY_BYTES = 32
 _BLOCK = 2**20  # bytes that are read at once
-_MEMORY = 64 * 2**20  # bytes of features beyond which they go into a file
+_MEMORY = 64 * 2**20  # bytes of rows, and of features, beyond which they go into a file
 # Of networks alone: the model of a table is chosen by its own recipe.
 _OF_NETWORKS = (
     "sampling",
@@ -66,6 +67,9 @@ class PreparedTable:
         key: secret of the run, of which the seed and the keys of checksums are made.
         parts: the encoded table; None if the encoding has to wait for estimates.
         test: the rows to test on; None if there are none.
+        stamps: of the files that were read, before they were.
+        table: the table to train on, for these estimates; None if there is nothing to wait for.
+        test_table: the one to test on, if there is one and it has to be encoded after them.
         not_covered: what the statement leaves open of the schema.
         identifiers: columns that look like identifiers with repeats although there is no id.
     """
@@ -80,6 +84,9 @@ class PreparedTable:
     key: bytes
     parts: TableParts | None
     test: EncodedTable | None
+    stamps: dict[str, tuple[int, int]]
+    table: TableSource | None
+    test_table: TableSource | None
     not_covered: tuple[str, ...]
     identifiers: tuple[str, ...]
 
@@ -89,17 +96,24 @@ class PreparedTable:
         return self.choice.table.name
 
     def contents(self) -> dict[str, str]:
-        """Keyed checksums of the files that the run reads, by what they are."""
-        files = {"table": self.choice.table, "schema": self.choice.schema, "test": self.choice.test}
-        return {
-            what: _file_checksum(self.key, path) for what, path in files.items() if path is not None
-        }
+        """Keyed checksums of the files that the run has read, by what they are.
+
+        Raises:
+            DpvdError: if one has changed in the meantime, so that this would be another's.
+        """
+        files = self.choice.files()
+        found = {what: _file_checksum(self.key, path) for what, path in files.items()}
+        for what, stamp in _stamps(self.choice).items():
+            if stamp != self.stamps[what]:
+                raise DpvdError(f"{files[what]} has changed since it was read: start again")
+        return found
 
     def load(self, schema: Schema) -> tuple[EncodedTable, EncodedTable | None]:
         """The rows to train on and those to test on, by a complete schema."""
+        assert self.table is not None  # it has waited for this schema
         encoder = Encoder(schema, knots=self.knots)
-        parts = _load(self.choice, self.choice.open(), encoder, self.seed)
-        return parts.train, _test(self.choice, encoder, parts)
+        parts = _load(self.choice, self.table, encoder, self.seed)
+        return parts.train, _test(self.test_table, encoder, parts)
 
 
 def prepare_table(
@@ -116,7 +130,8 @@ def prepare_table(
         DpvdError: for whatever cannot be trained on, naming row and column.
     """
     _refuse_options_of_networks(options)
-    source = choice.open()
+    stamps = _stamps(choice)
+    source = parsed_once(choice.open(), memory=_MEMORY)
     is_private = options.method is not Method.NONE
     drafted = choice.schema is None
     schema = chosen_schema(choice, source, private_bounds=options.private_bounds is not None)
@@ -134,7 +149,10 @@ def prepare_table(
         knots = knots_for(people, budget, len(schema.used), is_regression=is_regression)
     encoder = Encoder(provisional(schema, estimated), knots=knots)
     parts = _load(choice, source, encoder, seed)
-    test = _test(choice, encoder, parts)
+    test_source = choice.open_test()
+    if estimated and test_source is not None:
+        test_source = parsed_once(test_source, memory=_MEMORY)
+    test = _test(test_source, encoder, parts)
     return PreparedTable(
         options,
         choice,
@@ -146,9 +164,22 @@ def prepare_table(
         secret,
         None if estimated else parts,
         None if estimated else test,
+        stamps,
+        source if estimated else None,
+        test_source if estimated else None,
         words_not_covered(schema, estimated, drafted=drafted),
         repeated_identifiers(source, schema) if schema.id is None else (),
     )
+
+
+def _stamps(choice: TableChoice) -> dict[str, tuple[int, int]]:
+    """Size and time of the last change of each file that is there."""
+    found = {}
+    for what, path in choice.files().items():
+        if path.exists():
+            seen = path.stat()
+            found[what] = (seen.st_size, seen.st_mtime_ns)
+    return found
 
 
 def _file_checksum(key: bytes, path: Path) -> str:
@@ -219,12 +250,9 @@ def _load(choice: TableChoice, source: TableSource, encoder: Encoder, seed: int)
     )
 
 
-def _test(choice: TableChoice, encoder: Encoder, parts: TableParts) -> EncodedTable | None:
-    """The rows to test on: of a file of their own, or kept back."""
-    source = choice.open_test()
-    if source is None:
-        return parts.test
-    return load_test(source, encoder)
+def _test(source: TableSource | None, encoder: Encoder, parts: TableParts) -> EncodedTable | None:
+    """The rows to test on: of a table of their own, or kept back."""
+    return parts.test if source is None else load_test(source, encoder)
 
 
 def load_test(source: TableSource, encoder: Encoder) -> EncodedTable:
