@@ -91,19 +91,48 @@ def test_fits_for_different_units_or_relations_have_no_sum():
         total_privacy(DELTA)
 
 
-def test_a_second_fit_warns_once_with_the_sum():
-    model = classifier().fit(X, Y)
-    with pytest.warns(RefitWarning, match="both fits together cost ε = 1.") as caught:
-        model.fit(X, Y)
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
-    said = str(caught[0].message)
-    assert f"ε = {math.ceil(total_privacy(DELTA).epsilon * 1000) / 1000} at δ = 0.0001" in said
-    assert model.privacy_.epsilon <= 1
+def said_by(caught: list[warnings.WarningMessage]) -> list[str]:
+    assert all(warning.category is RefitWarning for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def sum_in_words() -> str:
+    return f"cost ε = {math.ceil(total_privacy(DELTA).epsilon * 1000) / 1000} at δ = 0.0001"
+
+
+def test_every_further_fit_warns_with_the_sum():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        model.fit(X, Y)
-    assert total_privacy(DELTA).fits == 3
+        model = classifier().fit(X, Y)
+    for further in (2, 3):
+        with pytest.warns(RefitWarning, match=f"this is fit {further} in this process") as caught:
+            model.fit(X, Y)
+        assert caught[0].filename == __file__
+        assert [sum_in_words() in said for said in said_by(caught)] == [True]
+    assert model.privacy_.epsilon <= 1
+
+
+def test_folds_say_their_sum_though_they_are_clones():
+    with pytest.warns(RefitWarning) as caught:
+        cross_val_score(classifier(), X, Y, cv=3)
+    said = said_by(caught)
+    assert len(said) == 2
+    assert "all 3 together" in said[1]
+    assert sum_in_words() in said[1]
+
+
+def test_fits_without_a_sum_say_so():
+    classifier().fit(X, Y)
+    with pytest.warns(RefitWarning, match="cost more than any of their statements says"):
+        classifier(relation="replace-one").fit(X, Y)
+
+
+def test_other_peoples_data_are_not_warned_of():
+    classifier().fit(X, Y)
+    reset_total_privacy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        classifier().fit(X, Y)
 
 
 def test_delta_is_checked():

@@ -1,6 +1,5 @@
 """scikit-learn's own checks of estimators."""
 
-import pytest
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpvd.sklearn import DPVDClassifier, DPVDRegressor
@@ -20,7 +19,6 @@ REGRESSOR = DPVDRegressor(
 EXPECTED: dict[type, dict[str, str]] = {DPVDClassifier: {}, DPVDRegressor: {}}
 
 
-@pytest.mark.filterwarnings("ignore::dpvd.sklearn.RefitWarning")
 @parametrize_with_checks(
     [CLASSIFIER, REGRESSOR],
     expected_failed_checks=lambda estimator: EXPECTED[type(estimator)],

@@ -28,6 +28,12 @@ FAULTS = [
         TEST_ACCOUNT + "test_fits_with_one_seed_share_their_noise_and_have_no_finite_sum",
     ),
     Fault(
+        "folds whose sum nobody hears of",
+        BASE,
+        {"        if len(fits) == 1:\n": "        if True:\n"},
+        TEST_ACCOUNT + "test_folds_say_their_sum_though_they_are_clones",
+    ),
+    Fault(
         "classes read off the data called public",
         CLASSIFIER,
         {"Source.DATA if self.classes is None else Source.PUBLIC": "Source.PUBLIC"},

@@ -29,6 +29,7 @@ __all__ = [
     "FitPlans",
     "RefitWarning",
     "TotalPrivacy",
+    "fits_so_far",
     "note_fit",
     "reset_total_privacy",
     "total_of",
@@ -48,7 +49,7 @@ _lock = threading.Lock()
 
 
 class RefitWarning(UserWarning):
-    """An estimator was fitted a second time: if the data are the same, the costs add up."""
+    """There was a fit before this one: if the people are the same, the costs add up."""
 
 
 @dataclass(frozen=True)
@@ -145,9 +146,7 @@ def total_privacy(delta: float, accountant: AccountantName | str = "pld") -> Tot
     Raises:
         DpvdError: if fits had different relations or units, for which there is no joint statement.
     """
-    with _lock:
-        fits = list(_fits)
-    return total_of(fits, delta, accountant)
+    return total_of(fits_so_far(), delta, accountant)
 
 
 def reset_total_privacy() -> None:
@@ -161,12 +160,17 @@ def reset_total_privacy() -> None:
         _fits.clear()
 
 
-def note_fit(plans: Mapping[str, PrivacyPlan]) -> FitPlans:
-    """Add a fit to the sum, and return what is remembered of it."""
+def fits_so_far() -> list[FitPlans]:
+    """All fits that the sum is made of."""
+    with _lock:
+        return list(_fits)
+
+
+def note_fit(plans: Mapping[str, PrivacyPlan]) -> None:
+    """Add a fit to the sum."""
     done = tuple(plans.values())
     with _lock:
         _fits.append(done)
-    return done
 
 
 def total_of(

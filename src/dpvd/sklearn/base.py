@@ -17,7 +17,13 @@ from dpvd.data import Column, Encoder, Schema, Source, Target
 from dpvd.errors import DpvdError, choice, in_unit_interval, positive
 from dpvd.plan import NoiseKind, PrivacyPlan
 from dpvd.privacy import Guarantee, Relation, round_up
-from dpvd.sklearn.account import FitDraw, FitPlans, RefitWarning, note_fit, total_of
+from dpvd.sklearn.account import (
+    FitDraw,
+    RefitWarning,
+    fits_so_far,
+    note_fit,
+    total_of,
+)
 from dpvd.sklearn.columns import (
     NO_BOUNDS,
     as_polars,
@@ -162,14 +168,14 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
         )
         if draw is not None:
             draw.settle(done.plans)
-        fitted = note_fit(done.plans)
+        note_fit(done.plans)
         self._names = names
         self.encoder_ = encoder
         # In double precision rounding does not depend on the place of a row among others.
         self.model_ = done.model.double()
         self.plans_ = done.plans
         self.privacy_ = self._statement(done.guarantee, schema, found.estimated)
-        self._say_sum(fitted)
+        self._say_sum()
 
     def _reserve(self, epsilon: float, delta: float, plan: PrivacyPlan) -> FitDraw | None:
         """Set aside the whole budget in the account, if there is one."""
@@ -332,21 +338,23 @@ class TableEstimator(ABC, BaseEstimator):  # type: ignore[misc]  # scikit-learn 
             not_covered=(*guarantee.not_covered, *gaps),
         )
 
-    def _say_sum(self, fitted: FitPlans) -> None:
-        """Warn once that a second fit on the same data adds to the first."""
-        earlier: list[FitPlans] = getattr(self, "_fits", [])
-        self._fits = [*earlier, fitted]
-        if len(self._fits) != 2:
+    def _say_sum(self) -> None:
+        """Warn with the sum of all fits in this process if this was not the first one.
+
+        Folds and grids fit clones, which know nothing of each other.
+        """
+        fits = fits_so_far()
+        if len(fits) == 1:
             return
         try:
-            total = total_of(self._fits, float(self.delta), self.accountant)
+            total = total_of(fits, float(self.delta), self.accountant)
             cost = f"ε = {round_up(total.epsilon)} at δ = {total.delta!r}"
         except DpvdError:  # another relation or unit
-            cost = "more than either statement says"
+            cost = "more than any of their statements says"
         warnings.warn(
-            f"this estimator was fitted before. If the data are the same people's, both fits"
-            f" together cost {cost}; privacy_ is for the last fit alone. total_privacy() has the"
-            " sum of all fits in this process",
+            f"this is fit {len(fits)} in this process. If the data are the same people's, all"
+            f" {len(fits)} together cost {cost}; privacy_ is for this fit alone. total_privacy()"
+            " has the sum; call reset_total_privacy() before you go on to other people's data",
             RefitWarning,
             stacklevel=4,
         )
