@@ -45,6 +45,7 @@ class Settings:
         peaks: processes for each figure of memory; 0 for none.
         profiled: steps over which shares are taken; 0 for none.
         clock, threads: as for ``benchmarks.child``.
+        both: whether networks from public libraries, timed on one thread, are timed on two as well.
     """
 
     rounds: int
@@ -54,9 +55,10 @@ class Settings:
     runs: int = 1
     clock: Clock = Clock.WALL
     threads: int = 0
+    both: bool = False
 
 
-FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, runs=2)
+FULL = Settings(rounds=100, seconds=60.0, peaks=3, profiled=20, runs=2, both=True)
 FAST = Settings(
     rounds=60, seconds=6.0, peaks=0, profiled=0
 )  # starting a process takes several seconds
@@ -64,16 +66,12 @@ FAST = Settings(
 
 def ours(name: str, settings: Settings) -> Results:
     """A workload: the plain step and our systems, taking turns; memory; where the time goes."""
-    work = workload(name)
-    if work.from_library:
-        return _on_one_thread_and_two(name, settings)
-    return _ours(name, settings)
-
-
-def _on_one_thread_and_two(name: str, settings: Settings) -> Results:
+    if not workload(name).from_library:
+        return _ours(name, settings)
     found = _ours(name, replace(settings, threads=1))
-    times = _times(replace(settings, threads=2), name, "plain", "dpsgd")
-    found["two_threads"] = {system: entry(times, system, ()) for system in times}
+    if settings.both:
+        times = _times(replace(settings, threads=2), name, "plain", "dpsgd")
+        found["two_threads"] = {system: entry(times, system, ()) for system in times}
     return found
 
 
@@ -150,18 +148,23 @@ def main(arguments: list[str] | None = None) -> int:
         threads=options.threads,
     )
     output = options.output or (QUICK if options.quick else LATEST)
-    results = (
-        load(output) if options.peers_only else circumstances(settings.clock, settings.threads)
-    )
+    if options.peers_only or options.again:
+        results = load(output)
+    else:
+        results = circumstances(settings.clock, settings.threads)
     for name in options.workloads:
         if not options.peers_only:
             _say(f"{name}: plain and ours")
-            results["workloads"][name] = ours(name, settings)
-        if options.peers_only or not options.quick:
+            found = ours(name, settings)
+            if options.again:
+                known = results["workloads"][name]
+                found["systems"] = known["systems"] | found["systems"]
+            results["workloads"][name] = found
+        if options.peers_only or not (options.quick or options.again):
             _say(f"{name}: other libraries")
             results["workloads"][name]["systems"] |= peers(name, settings)
         save(output, results)
-    if not (options.quick or options.peers_only):
+    if not (options.quick or options.peers_only or options.again):
         for what in GROWTH:
             _say(f"growth with {what.name}")
             results["growth"][what.name] = growth(what, settings)
@@ -267,6 +270,11 @@ def _parser() -> argparse.ArgumentParser:
         "--quick", action="store_true", help="our systems only, few rounds, no memory"
     )
     kind.add_argument("--peers-only", action="store_true", help="measure the other libraries again")
+    kind.add_argument(
+        "--again",
+        action="store_true",
+        help="measure our systems again, and keep what else is known",
+    )
     parser.add_argument("--workloads", nargs="+", default=list(WORKLOADS), metavar="NAME")
     parser.add_argument("--rounds", type=int, help="at most this many for each interleaved run")
     parser.add_argument("--seconds", type=float, help="after which no round of a run begins")
