@@ -1,6 +1,7 @@
 """Networks from public libraries, from tiny configurations, dropout on; nothing is downloaded."""
 
 import os
+import warnings
 from collections.abc import Callable
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -282,8 +283,13 @@ MODELS: dict[str, tuple[Maker, Callable[..., Tensor], str]] = {
     "CLIP": (_clip, matching_loss, "images words"),
     "Perceiver": (_perceiver, latent_loss, "words labels"),
 }
-LORA_TARGETS = {"GPT-2": ["c_attn", "c_fc"], "T5": ["q", "v"], "Mamba": ["in_proj", "x_proj"]}
-WITH_LORA = ["BERT", "DistilBERT", "RoBERTa", "GPT-2", "Llama", "ViT", "T5", "Mamba"]
+LORA_TARGETS = {
+    "GPT-2": ["c_attn", "c_fc"],
+    "T5": ["q", "v"],
+    "Mamba": ["in_proj", "x_proj"],
+    "ResNet": ["convolution"],  # adapters of convolutions
+}
+WITH_LORA = ["BERT", "DistilBERT", "RoBERTa", "GPT-2", "Llama", "ViT", "ResNet", "T5", "Mamba"]
 
 
 def build(name: str) -> nn.Module:
@@ -304,3 +310,20 @@ def make_examples(name: str, count: int, generator: torch.Generator) -> tuple[Te
         "sound": torch.randn(count, 4, 12, generator=generator, dtype=torch.float64),
     }
     return tuple(made[kind] for kind in kinds.split())
+
+
+def with_adapters(name: str, model: nn.Module, **options) -> nn.Module:
+    """The network with low-rank adapters of peft, in float64, in training mode."""
+    import peft
+
+    config = peft.LoraConfig(
+        r=2, lora_dropout=0.1, target_modules=LORA_TARGETS.get(name, "all-linear"), **options
+    )
+    with warnings.catch_warnings():  # of what its own libraries are about to rename
+        warnings.simplefilter("ignore")
+        adapted = peft.get_peft_model(model, config).double().train()
+    with torch.no_grad():
+        for key, parameter in adapted.named_parameters():
+            if "lora_B" in key:  # zero at first, which would hide the gradients of lora_A
+                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
+    return adapted

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.grads import ClippedGradients, Clipping, Engine, GradientClipper
-from dpvd.plan import PrivacyPlan
-from dpvd.training import PrivateStep
-from tests.grads.public_models import LORA_TARGETS, MODELS, WITH_LORA, build, make_examples
+from tests.grads.public_models import MODELS, WITH_LORA, build, make_examples, with_adapters
 
-peft = pytest.importorskip("peft")
+pytest.importorskip("peft")
 
 COUNT = 5
 CLIPPING = Clipping("flat", clip_norm=1.0)
@@ -35,20 +33,6 @@ def in_double_precision(monkeypatch):
     monkeypatch.setattr(Tensor, "to", to)
     monkeypatch.setattr(Tensor, "float", lambda self: self.to(torch.float64))
     monkeypatch.setattr(nn.functional, "softmax", softmax)
-
-
-def with_adapters(name: str, model: nn.Module, **options) -> nn.Module:
-    config = peft.LoraConfig(
-        r=2, lora_dropout=0.1, target_modules=LORA_TARGETS.get(name, "all-linear"), **options
-    )
-    with warnings.catch_warnings():  # of what its own libraries are about to rename
-        warnings.simplefilter("ignore")
-        adapted = peft.get_peft_model(model, config).double().train()
-    with torch.no_grad():
-        for key, parameter in adapted.named_parameters():
-            if "lora_B" in key:  # zero at first, which would hide the gradients of lora_A
-                parameter.normal_(std=0.1, generator=torch.Generator().manual_seed(1))
-    return adapted
 
 
 def assert_equals_loop(model: nn.Module, loss_fn, batch: tuple[Tensor, ...]) -> None:
@@ -130,19 +114,3 @@ def test_as_many_examples_as_positions(name, generator):
         norms, _ = one_by_one(model, loss_fn, batch, again, seed=7)
         torch.testing.assert_close(again.norms[:, 0], norms, rtol=1e-10, atol=1e-10)
         assert len(ours.losses) == count
-
-
-@pytest.mark.parametrize("name", ["BERT", "GPT-2", "T5", "ViT", "Mamba"])
-def test_a_public_network_trains(name, generator):
-    _, loss_fn, _ = MODELS[name]
-    model = build(name).float()
-    data = make_examples(name, 12, generator)
-    data = tuple(part.float() if part.is_floating_point() else part for part in data)
-    plan = PrivacyPlan(examples=12, batch_size=6, steps=2, noise_multiplier=1.0)
-    before = {key: value.detach().clone() for key, value in model.named_parameters()}
-    step = PrivateStep(model, loss_fn, plan, torch.optim.AdamW(model.parameters(), lr=1e-3))
-    for batch in plan.batches(data):
-        step(batch)
-    moved = [not torch.equal(before[key], value) for key, value in model.named_parameters()]
-    assert all(moved)
-    assert step.guarantee(delta=1e-5).epsilon > 0
