@@ -25,29 +25,29 @@ class NotIsolated(DpvdError):
     """Examples reach each other, or something of them leaves without noise."""
 
 
+# What is said of a model or a loss whose runs differ; {} is for where, as `locate` found it.
 MIXING = (
-    "the loss of an example changes when the other examples of its batch are replaced: "
-    "something in the model or the loss mixes examples, so that clipping cannot bound what one "
-    "of them contributes. Remove the mixing (statistics, attention, ranking, softmax or "
-    "permutations over the batch dimension), or take isolation='vmap', which forms each "
-    "example's gradient alone and stores it"
+    "the loss of an example changes when the other examples of its batch are replaced: {} mixes "
+    "examples, so that clipping cannot bound what one of them contributes. Remove the mixing "
+    "(statistics, attention, ranking, softmax or permutations over the batch dimension), or take "
+    "isolation='vmap', which forms each example's gradient alone and stores it"
 )
 SIZE = (
-    "the loss of an example depends on how many examples are in its batch, so that one more "
-    "changes the gradients of all. Leave the division out: a step divides by the plan's batch "
+    "the loss of an example depends on how many examples are in its batch: {} does that, and one "
+    "more changes the gradients of all. Leave the division out: a step divides by the plan's batch "
     "size, which is public. Or take isolation='vmap', which forms each example's gradient alone "
     "and stores it"
 )
 PADDING = (
     "the loss of an example changes when its batch is padded to a greater length, which the "
-    "longest example of a batch decides for all: clipping bounds nothing that comes that way. Let "
-    "the model and the loss leave padding out (an attention mask, lengths, "
-    "dpvd.losses.token_mean), or pad every batch to one length"
+    "longest example of a batch decides for all: {} looks at padding, and clipping bounds nothing "
+    "that comes that way. Let the model and the loss leave padding out (an attention mask, "
+    "lengths, dpvd.losses.token_mean), or pad every batch to one length"
 )
 MEMORY = (
-    "the loss of an example changes with the batches that came before: the model or the loss "
-    "keeps something of them, in an attribute or a variable, and clipping bounds nothing that "
-    "comes that way. Keep nothing of the data between batches"
+    "the loss of an example changes with the batches that came before: {} keeps something of "
+    "them, in an attribute or a variable, and clipping bounds nothing that comes that way. Keep "
+    "nothing of the data between batches"
 )
 
 

@@ -8,14 +8,16 @@ must not notice.
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
-from dpvd.grads.batch import Batch, LossFn, copied, rows
+from dpvd.grads.batch import Batch, LossFn, batch_size, copied, rows
 from dpvd.grads.clipping import Grouping
 from dpvd.grads.engines.loop import true_norms
 from dpvd.grads.engines.vmap import vmapped
 from dpvd.grads.factored.survey import MOST, survey
 from dpvd.grads.isolation.compare import PADDING, NotIsolated, agree, unmoved
+from dpvd.grads.isolation.locate import Scene, locate
 from dpvd.grads.isolation.randomness import dropout_off, seeded
 from dpvd.grads.isolation.runs import UNCLIPPED, CannotTry, Runner, Subject, undisturbed
 from dpvd.grads.isolation.trial import OTHER_DRAWS, WAYS, Trial
@@ -136,8 +138,9 @@ def examine_padding(subject: Subject, batch: Batch, padding: Padding) -> str:
         runner = Runner(subject, start, seed=0, why_not="not asked")
         base = runner.run(batch, quietly=True, norms=False)
         for times in PADDED_BY:
+            padded = padding.on(batch, times)
             try:
-                longer = runner.run(padding.on(batch, times), quietly=True, norms=False)
+                longer = runner.run(padded, quietly=True, norms=False)
             except Exception as error:  # a model may say in any way that this is too long for it
                 first_line = (str(error) or type(error).__name__).splitlines()[0]
                 reason = f"a run on a longer batch failed ({first_line})"
@@ -145,7 +148,9 @@ def examine_padding(subject: Subject, batch: Batch, padding: Padding) -> str:
             if base.drawn != longer.drawn:
                 return OTHER_DRAWS
             if not unmoved(longer.losses, base.losses):
-                raise NotIsolated(PADDING)
+                everyone = torch.arange(batch_size(batch))
+                where = locate(runner, Scene(batch, everyone), Scene(padded, everyone))
+                raise NotIsolated(PADDING.format(where))
             return ""
     return reason
 

@@ -1,6 +1,7 @@
 """The runs by which it is tried out whether examples keep to themselves."""
 
 import os
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,6 +19,7 @@ from dpvd.grads.isolation.compare import (
     unmoved,
     within,
 )
+from dpvd.grads.isolation.locate import Scene, locate
 from dpvd.grads.isolation.randomness import has_dropout
 from dpvd.grads.isolation.runs import CannotTry, Run, Runner, Subject
 from dpvd.grads.isolation.snapshot import Snapshot
@@ -117,7 +119,9 @@ class Trial(Runner):
         if base.drawn != again.drawn:
             raise CannotTry(OTHER_DRAWS)
         if not unmoved(self._observed(again.losses), self._observed(base.losses)):
-            raise NotIsolated(MIXING)
+            beside_others = Scene(replaced, self.observed)
+            where = locate(self, Scene(self.batch, self.observed), beside_others)
+            raise NotIsolated(MIXING.format(where))
         if seen.ended == self.base.ended:
             raise CannotTry(
                 "losses move with the other examples, but only while it draws random numbers"
@@ -141,7 +145,9 @@ class Trial(Runner):
         if base.drawn != seen.drawn:
             raise CannotTry(OTHER_DRAWS)
         if not self._same_beside_fewer(_at(seen.losses, positions), base):
-            raise NotIsolated(SIZE)
+            beside_fewer = Scene(fewer, positions)
+            where = locate(self, Scene(self.batch, self.observed), beside_fewer)
+            raise NotIsolated(SIZE.format(where))
 
     def _same_beside_fewer(self, losses: Tensor, base: Run) -> bool:
         """Up to rounding: that of what a loss is made from, in products of other sizes."""
@@ -183,7 +189,10 @@ class Trial(Runner):
             after_others = self.run(self.batch, after=others, norms=False)
             repeats = unmoved(once_more.losses, after_itself.losses)
             if repeats and not unmoved(after_others.losses, after_itself.losses):
-                raise NotIsolated(MEMORY)
+                everyone = torch.arange(batch_size(self.batch))
+                own_scene = Scene(self.batch, everyone, own, quietly=False)
+                where = locate(self, own_scene, replace(own_scene, after=others))
+                raise NotIsolated(MEMORY.format(where))
         return settled
 
     def ask_oracle(self, count: int) -> None:
