@@ -342,12 +342,15 @@ def test_auto_takes_the_fast_engine_for_every_layer(layer, generator, caplog):
     assert "cannot take" not in text
 
 
-def test_modules_without_a_rule_are_named_once(generator, caplog):
-    from dpvd.grads.factored import survey
-
-    survey._logged.clear()
-    text = engine_used(two_layers(LAYERS["no rule"]), make_batch(3, generator), caplog)
-    assert text.count("Unruly ('0') has no gradient rule") == 1
+def test_modules_without_a_rule_are_named_once_for_each_model(generator, caplog):
+    batch = make_batch(3, generator)
+    for _ in range(2):
+        model = two_layers(LAYERS["no rule"])
+        text = engine_used(model, batch, caplog)
+        assert text.count("Unruly ('0') has no gradient rule") == 1
+        assert text.count("Unruly ('2') has no gradient rule") == 1
+        model.eval()  # is looked at anew
+        assert "no gradient rule" not in engine_used(model, batch, caplog)
 
 
 def test_keyword_and_constant_inputs_reach_the_fallback(generator):

@@ -60,7 +60,7 @@ BROKEN = {
         nn.Sequential(nn.Linear(5, 3), MinMaxObserver()),
         "1",
         "range of what passes",
-        "disable_observer",
+        "quantise after training",
     ),
     "embedding that rescales": (
         lookup(nn.Embedding(9, 4, max_norm=1.0)),

@@ -108,18 +108,19 @@ def _running_statistics(module: nn.Module) -> Complaint | None:
 
 
 def _observes(module: nn.Module) -> Complaint | None:
-    observing = isinstance(module, FakeQuantizeBase) and bool(module.observer_enabled.any())
-    if observing or isinstance(module, ObserverBase):
+    reason = (
+        "observes the range of what passes through it: that leaves with the model without noise"
+    )
+    if isinstance(module, FakeQuantizeBase) and bool(module.observer_enabled.any()):
         return (
+            reason,
             (
-                "observes the range of what passes through it: that leaves with the model without"
-                " noise"
-            ),
-            (
-                "Switch observers off (module.disable_observer()) after setting ranges from public"
-                " data, or quantise after training"
+                "Switch the observer off (module.disable_observer()) after setting ranges from"
+                " public data, or quantise after training"
             ),
         )
+    if isinstance(module, ObserverBase):
+        return reason, "Put nn.Identity() in its place, and quantise after training"
     return None
 
 

@@ -7,7 +7,9 @@ follows which values all examples share, and in which operations they meet the b
 import logging
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -68,15 +70,16 @@ def survey(
             if few.names != more.names:  # the first run may have filled a cache
                 few = _observe(model, loss_fn, batch, counts[0], grouping)
             more_reasons = _compare(few, more, layout, grouping)
-        except HiddenGraph:
-            raise
+        except HiddenGraph as error:
+            place = _hiding(model, loss_fn, copied(rows(batch, slice(0, 2))))
+            raise HiddenGraph(str(error).replace(" hides", f"{place} hides", 1)) from error
         except Exception as error:  # a model may say in any way that so few rows will not do
             layout.why_not = (str(error) or type(error).__name__).splitlines()[0]
             return
         if not more_reasons:
             break
         without_rule |= more_reasons
-    _log_loose(layout, without_rule)
+    _log_loose(model, layout, without_rule)
 
 
 # What is observed in a run
@@ -341,7 +344,7 @@ def unrecorded(losses: Tensor, records: list[Record], grouping: Grouping) -> set
         if node is None or state in seen:
             continue
         seen.add(state)
-        if "CheckpointFunctionBackward" in node.name():
+        if _is_hidden(node):
             raise HiddenGraph(
                 "reentrant checkpointing hides what it computes from every engine. Use"
                 " use_reentrant=False; in transformers"
@@ -354,21 +357,57 @@ def unrecorded(losses: Tensor, records: list[Record], grouping: Grouping) -> set
     return found
 
 
-_logged: set[type] = set()
+def _is_hidden(node: Any) -> bool:
+    return "CheckpointFunctionBackward" in node.name()
 
 
-def _log_loose(layout: ModelLayout, without_rule: dict[int, str]) -> None:
-    """Log, once for each type, that a module has no rule."""
-    for unit in layout.loose:
-        kind = type(unit.module)
-        if kind in _logged:
+def _hiding(model: nn.Module, loss_fn: LossFn, batch: Batch) -> str:
+    """In words, the first module that returns what a hidden part of the graph has made."""
+    found: list[str] = []
+
+    def note(name: str, module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        is_new = _reaches_hidden(output) and not _reaches_hidden((args, kwargs))
+        if is_new and not found:
+            found.append(f" in {name!r} ({type(module).__name__})")
+
+    with ExitStack() as stack:
+        for name, module in model.named_modules():
+            hook = module.register_forward_hook(partial(note, name), with_kwargs=True)
+            stack.callback(hook.remove)
+        per_example_losses(model, loss_fn, batch)
+    return "".join(found)
+
+
+def _reaches_hidden(value: Any) -> bool:
+    waiting: list[Any] = [tensor.grad_fn for tensor in _tensors(value)]
+    seen = {None}
+    while waiting:
+        node = waiting.pop()
+        if node in seen:
             continue
-        _logged.add(kind)
+        if _is_hidden(node):
+            return True
+        seen.add(node)
+        waiting += [parent for parent, _ in node.next_functions]
+    return False
+
+
+# By model, the names of the modules of which it was said that they have no rule.
+_logged: WeakKeyDictionary[nn.Module, set[str]] = WeakKeyDictionary()
+
+
+def _log_loose(model: nn.Module, layout: ModelLayout, without_rule: dict[int, str]) -> None:
+    """Log, once for each module of a model, that it has no rule."""
+    said = _logged.setdefault(model, set())
+    for unit in layout.loose:
+        if unit.name in said:
+            continue
+        said.add(unit.name)
         why = without_rule.get(id(unit.module))
         reason = f"cannot be treated by its rule ({why})" if why else "has no gradient rule"
         log.info(
             "%s (%r) %s: its own parameters are followed to where they meet the batch",
-            kind.__name__,
+            type(unit.module).__name__,
             unit.name,
             reason,
         )
