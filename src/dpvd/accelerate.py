@@ -70,6 +70,7 @@ class PrivateAccelerator(Accelerator):
         loss_fn: one value per example, as of :class:`dpvd.PrivateStep`; cross entropy of the logits
             and the labels if not given. See ``dpvd.losses``.
         micro_batch: at most this many examples go through the model at once.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once.
         accountant: by which the noise is chosen.
         options: as of ``accelerate.Accelerator``.
 
@@ -87,6 +88,7 @@ class PrivateAccelerator(Accelerator):
         clip_norm: float = 1.0,
         loss_fn: LossFn | nn.Module = cross_entropy,
         micro_batch: int | None = None,
+        kept_mb: float = 64.0,
         accountant: AccountantName | str = AccountantName.PLD,
         **options: Any,
     ) -> None:
@@ -98,6 +100,7 @@ class PrivateAccelerator(Accelerator):
         self.clip_norm = clip_norm
         self.loss_fn = loss_fn
         self.micro_batch = micro_batch
+        self.kept_mb = kept_mb
         self.accountant = AccountantName.parse(accountant)
         self.plan: PrivacyPlan | None = None
         self.private: PrivateStep | None = None
@@ -148,7 +151,12 @@ class PrivateAccelerator(Accelerator):
         model.train()
         model, prepared, *rest = super().prepare(model, optimizer, *schedulers)
         self.private = PrivateStep(
-            model, self.loss_fn, self.plan, prepared.optimizer, micro_batch=self.micro_batch
+            model,
+            self.loss_fn,
+            self.plan,
+            prepared.optimizer,
+            micro_batch=self.micro_batch,
+            kept_mb=self.kept_mb,
         )
         self._passes = _Passes(loader, self.plan, self.private)
         return (model, prepared, self._passes, *rest)

@@ -61,6 +61,7 @@ class Private(Callback):
         loss_fn: one value per example: ``loss_fn(module, *batch)``, or a criterion of torch with
             reduction="none"; the module's ``training_step`` if not given.
         micro_batch: at most this many examples go through the model at once.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once.
         accountant: by which the noise is chosen.
 
     Attributes:
@@ -77,6 +78,7 @@ class Private(Callback):
         epochs: float | None = None,
         loss_fn: LossFn | nn.Module | None = None,
         micro_batch: int | None = None,
+        kept_mb: float = 64.0,
         accountant: AccountantName | str = AccountantName.PLD,
     ) -> None:
         super().__init__()
@@ -88,6 +90,7 @@ class Private(Callback):
         self.epochs = epochs
         self.loss_fn = loss_fn
         self.micro_batch = micro_batch
+        self.kept_mb = kept_mb
         self.accountant = AccountantName.parse(accountant)
         self.plan: PrivacyPlan | None = None
         self.step: PrivateStep | None = None
@@ -128,6 +131,7 @@ class Private(Callback):
             self.plan,
             optimizer,
             micro_batch=self.micro_batch,
+            kept_mb=self.kept_mb,
         )
         if self._saved is not None:
             self.step.load_state_dict(self._saved["step"])

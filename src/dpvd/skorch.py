@@ -52,6 +52,7 @@ class PrivateNet(NeuralNet):
         clip_norm: the bound on each example's gradient.
         epochs: passes over the data that the noise is chosen for; ``max_epochs`` if not given.
         micro_batch: at most this many examples go through the module at once.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once.
         accountant: by which the noise is chosen.
         train_split: where validation data come from, apart from the training data:
             ``skorch.helper.predefined_split(dataset)``. Scores on them are exact.
@@ -70,6 +71,7 @@ class PrivateNet(NeuralNet):
         clip_norm: float = 1.0,
         epochs: float | None = None,
         micro_batch: int | None = None,
+        kept_mb: float = 64.0,
         accountant: AccountantName | str = AccountantName.PLD,
         train_split: Any = None,
         **options: Any,
@@ -80,6 +82,7 @@ class PrivateNet(NeuralNet):
         self.clip_norm = clip_norm
         self.epochs = epochs
         self.micro_batch = micro_batch
+        self.kept_mb = kept_mb
         self.accountant = accountant
         self.plan_: PrivacyPlan | None = None
         self.step_: PrivateStep | None = None
@@ -180,7 +183,12 @@ class PrivateNet(NeuralNet):
             return known
         self._set_training(True)
         self.step_ = PrivateStep(
-            self.module_, _Losses(self), self.plan_, self.optimizer_, micro_batch=self.micro_batch
+            self.module_,
+            _Losses(self),
+            self.plan_,
+            self.optimizer_,
+            micro_batch=self.micro_batch,
+            kept_mb=self.kept_mb,
         )
         saved = known.state_dict() if known is not None and is_same else self._saved
         if saved is not None:

@@ -69,6 +69,7 @@ class PrivateTrainer(Trainer):
         loss_fn: one value per example, ``loss_fn(model, batch)``; cross entropy of the logits and
             batch["labels"] if not given. See ``dpvd.losses``.
         micro_batch: at most this many examples go through the model at once.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once.
         accountant: by which the noise is chosen.
 
     Attributes:
@@ -84,6 +85,7 @@ class PrivateTrainer(Trainer):
         clip_norm: float = 1.0,
         loss_fn: LossFn | nn.Module = cross_entropy,
         micro_batch: int | None = None,
+        kept_mb: float = 64.0,
         accountant: AccountantName | str = AccountantName.PLD,
         **options: Any,
     ) -> None:
@@ -94,6 +96,7 @@ class PrivateTrainer(Trainer):
         self.clip_norm = clip_norm
         self.loss_fn = loss_fn
         self.micro_batch = micro_batch
+        self.kept_mb = kept_mb
         self.accountant = AccountantName.parse(accountant)
         self.plan: PrivacyPlan | None = None
         self.step: PrivateStep | None = None
@@ -134,6 +137,7 @@ class PrivateTrainer(Trainer):
             self.plan,
             _raw(self.optimizer),
             micro_batch=self.micro_batch,
+            kept_mb=self.kept_mb,
         )
         if self._saved is not None:
             self.step.load_state_dict(self._saved["step"])

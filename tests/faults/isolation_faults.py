@@ -25,6 +25,17 @@ FAULTS = [
         TESTS + "test_a_batch_of_one_example_settles_nothing",
     ),
     Fault(
+        "a batch added up again for a slice of it that torch.func cannot take",
+        CLIPPER,
+        {
+            "                self._pass_over(self.engine, str(error), piece)\n"
+            "                yield from self.run(piece, ": "                self._pass_over("
+            "self.engine, str(error), piece)\n                yield from self.run(part, "
+        },
+        "tests/grads/test_forms.py::"
+        "test_an_engine_that_fails_on_the_way_leaves_all_of_the_batch_to_the_next",
+    ),
+    Fault(
         "mixing tolerated a hundred times as much",
         "grads/isolation/compare.py",
         {

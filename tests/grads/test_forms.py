@@ -229,6 +229,65 @@ def test_no_more_is_kept_than_is_allowed_and_the_result_is_the_same(kept_mb, gen
         torch.testing.assert_close(totals[name], expected, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.parametrize("engine", [Engine.VMAP, Engine.LOOP])
+@pytest.mark.parametrize(("room", "sizes"), [(0.0, [1] * 5), (2.5, [2, 2, 1]), (64.0, [5])])
+def test_gradients_that_are_all_stored_are_formed_for_as_many_as_have_room(
+    engine, room, sizes, generator
+):
+    model = nn.Sequential(nn.Linear(6, 4), nn.Tanh(), nn.Linear(4, 3)).double()
+    one = sum(parameter.nbytes for parameter in model.parameters())
+    batch = (normal((5, 6), generator),)
+    truth = clipped_grad(model, row_squares, batch, clipping=Clipping(), engine="factored")
+    clipper = GradientClipper(
+        model, row_squares, clipping=Clipping(), engine=engine, kept_mb=room * one / 1e6
+    )
+    norms = []
+    totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for part in clipper(batch):
+        assert kept_bytes(part) == len(part.norms) * one
+        norms.append(part.norms)
+        part.add_to(totals)
+    assert [len(part) for part in norms] == sizes
+    torch.testing.assert_close(torch.cat(norms), truth.norms, rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(totals, truth.grads, rtol=1e-10, atol=1e-10)
+
+
+def row_squares(model, x):
+    return model(x).square().sum(1)
+
+
+class Unbatched(nn.Module):
+    """Takes one example at a time from some batch on, which torch.func cannot see beforehand."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+        self.asks = False
+
+    def forward(self, x):
+        if self.asks and float(x.sum()) > 1e9:  # a number that torch.func does not have
+            raise AssertionError
+        return self.layer(x)
+
+
+def test_an_engine_that_fails_on_the_way_leaves_all_of_the_batch_to_the_next(generator):
+    model = Unbatched().double()
+    one = sum(parameter.nbytes for parameter in model.parameters())
+    clipper = GradientClipper(
+        model, row_squares, clipping=Clipping(), isolation="vmap", kept_mb=2 * one / 1e6
+    )
+    batch = (normal((5, 6), generator),)
+    assert [len(part.norms) for part in clipper(batch)] == [2, 2, 1]
+    assert clipper.engine is Engine.VMAP
+    model.asks = True
+    totals = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    for part in clipper(batch, step=3):
+        part.add_to(totals)
+    assert clipper.engine is Engine.LOOP
+    truth = clipped_grad(model, row_squares, batch, clipping=Clipping(), engine="factored")
+    torch.testing.assert_close(totals, truth.grads, rtol=1e-10, atol=1e-10)
+
+
 def test_one_allowance_is_for_all_parameters():
     allowance = Allowance(100)
     assert allowance.take(60)

@@ -101,9 +101,10 @@ def test_the_statement_is_of_what_ran_and_trackers_get_no_training_values(caplog
 
 
 def test_it_stops_at_the_budget_by_itself():
-    private, _, _, loader, scheduler = prepared(epochs=1.5)
+    private, _, _, loader, scheduler = prepared(epochs=1.5, micro_batch=7, kept_mb=8)
     train(private, loader, scheduler, passes=10)
     assert private.private.taken == private.plan.steps == 5
+    assert (private.private.micro_batch, private.private.kept_mb) == (7, 8)
 
 
 def test_a_loaded_state_goes_on_counting(tmp_path):

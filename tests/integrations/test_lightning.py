@@ -137,9 +137,10 @@ def test_the_statement_is_of_what_ran_and_loggers_get_epsilon_alone(caplog):
 
 
 def test_it_stops_at_the_budget_by_itself():
-    private = dpvd.lightning.Private(epsilon=3, delta=DELTA, epochs=1.4)
+    private = dpvd.lightning.Private(epsilon=3, delta=DELTA, epochs=1.4, micro_batch=7, kept_mb=8)
     run = trainer(private, max_epochs=50)
     run.fit(Classifier(), data())
+    assert (private.step.micro_batch, private.step.kept_mb) == (7, 8)
     assert run.global_step == private.step.taken == private.plan.steps == 5
 
 

@@ -115,8 +115,10 @@ def test_habits_of_scikit_learn():
     assert probabilities.shape == (60, 2)
     np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
     assert set(pipeline.predict(X)) <= {0, 1}
-    copy = clone(net(epsilon=2, clip_norm=0.5))
+    copy = clone(net(epsilon=2, clip_norm=0.5, micro_batch=7, kept_mb=8))
     assert (copy.epsilon, copy.clip_norm, copy.plan_) == (2, 0.5, None)
+    step = copy.fit(X, Y).step_
+    assert (step.micro_batch, step.kept_mb) == (7, 8)
     assert copy.set_params(epsilon=1).get_params()["epsilon"] == 1
     assert len(cross_val_score(net(max_epochs=1), X, Y, cv=2)) == 2
 

@@ -64,9 +64,11 @@ def trainer(folder: Path, network: Any = None, own: dict[str, Any] | None = None
 
 
 def test_the_statement_is_of_what_ran_and_training_values_are_not_logged(tmp_path):
-    private = trainer(tmp_path, eval_strategy="epoch")
+    memory = {"micro_batch": 7, "kept_mb": 8}
+    private = trainer(tmp_path, eval_strategy="epoch", own=memory)
     before = private.model.classifier.weight.detach().clone()
     result = private.train()
+    assert (private.step.micro_batch, private.step.kept_mb) == (7, 8)
     statement = private.guarantee()
     steps = private.state.global_step
     assert private.step.taken == private.step.charged == statement.steps == steps == 6

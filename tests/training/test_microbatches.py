@@ -82,3 +82,19 @@ def test_a_bad_size_is_refused_before_anything_is_charged(generator):
             torch.optim.SGD(model.parameters(), lr=0.1),
             micro_batch=0,
         )
+
+
+def test_the_allowance_reaches_the_engine(generator):
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    step = PrivateStep(model, cross_entropy, plan_with(1.0), optimizer, kept_mb=0.5)
+    assert step.kept_mb == step.clipper.kept_mb == 0.5
+    with pytest.raises(DpvdError, match="kept_mb"):
+        fit(
+            model,
+            examples(100, generator),
+            plan_with(1.0),
+            Recipe(0.1),
+            delta=1e-5,
+            kept_mb=-1.0,
+        )

@@ -78,11 +78,16 @@ class TestADataSet:
 
     def test_is_enough_otherwise(self):
         loader, step = private(
-            DATA, batch_size=12, loss_fn=nn.CrossEntropyLoss(reduction="none"), micro_batch=4
+            DATA,
+            batch_size=12,
+            loss_fn=nn.CrossEntropyLoss(reduction="none"),
+            micro_batch=4,
+            kept_mb=2,
         )
         train(loader, step)
         assert step.taken == 15
         assert step.micro_batch == 4
+        assert step.kept_mb == 2
 
     def test_may_be_tensors(self):
         loader, step = private(DATA.tensors, batch_size=12)

@@ -91,7 +91,8 @@ def clipped_grad(
             own noise, which is drawn for each example in either case.
         kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept in memory between
             their norms and their sum, beside the layers' inputs and output gradients; what does not
-            fit is computed again. The result is the same, up to rounding.
+            fit is computed again. Engines that store all gradients take no more examples at once
+            than fit, one at least. The result is the same, up to rounding.
         isolation: whether it is tried out that examples do not interact, or each gradient is formed
             alone.
 

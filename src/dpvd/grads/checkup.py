@@ -125,15 +125,19 @@ def check(model: nn.Module, example_batch: Any = None, loss_fn: LossFn | None = 
         return Checkup(problems)
     clipper = GradientClipper(model, loss_fn or _all_outputs, clipping=Clipping(ClippingMode.NONE))
     grouping = clipper.current_grouping()
-    (found,) = clipper(example_batch, grouping=grouping)
-    if len(found.losses) < 2:
+    count = 0
+    sizes: Sizes = {}
+    for found in clipper(example_batch, grouping=grouping):
+        count += len(found.losses)
+        sizes = sizes or _sizes(found.gradients)  # of the first slice: none is larger
+        del found  # free its memory before the next one is made
+    if count < 2:
         raise DpvdError("an example batch needs two rows or more: one shows nothing of the others")
     layout: ModelLayout = grouping.layout
     reports = []
     for unit in layout.units:
         names = [grouping.names[id(parameter)] for parameter in unit.parameters.values()]
         reports.append(_report(unit, names, clipper.engine))
-    sizes = _sizes(found.gradients)
     reasons = [f"not {engine}: {why}" for engine, why in clipper.passed_over.items()]
     return Checkup([], _folded(reports, grouping.parameters, sizes), tuple(reasons))
 

@@ -116,6 +116,11 @@ class GradientClipper:
         return self.clipping.sensitivity(relation, groups)
 
     @property
+    def kept_mb(self) -> float:
+        """At most this much of per-example gradients is kept, in 10⁶ bytes."""
+        return self._engines.kept_bytes / 1e6
+
+    @property
     def spoiled(self) -> bool:
         """Whether a batch has written something of itself into a buffer, where it still is."""
         return self._engines.spoiled
@@ -141,7 +146,8 @@ class GradientClipper:
         grouping: Grouping | None = None,
         padding: Padding | None = None,
     ) -> Iterator[ClippedGradients]:
-        """The clipped gradients of a batch's examples: one result for each micro-batch.
+        """The clipped gradients of a batch's examples: one result for each micro-batch, or several
+        if each gradient is formed alone and not all of them fit into ``kept_mb``.
 
         Edge cases: an empty batch gives one result without gradients, and nothing is checked. A
         batch of one example cannot show whether examples are mixed: its gradient is formed alone
@@ -171,10 +177,14 @@ class GradientClipper:
         with _eager(self._compiled):
             self._engines.prepare(examples, step, padding)
         for part in micro_batches(examples, self.micro_batch):
-            with _eager(self._compiled):
-                found = self._engines.run(part, self.clipping)
-            yield found
-            del found  # free its memory before the next one is made
+            results = self._engines.run(part, self.clipping)
+            while True:
+                with _eager(self._compiled):
+                    found = next(results, None)
+                if found is None:
+                    break
+                yield found
+                del found  # free its memory before the next one is made
 
     def _check_layout(self, layout: Layout) -> None:
         """Raise if a batch is made up in another way than the first one.
@@ -208,7 +218,7 @@ class _EngineChoice:
         self._requested = requested
         self._isolation = isolation
         self._micro_batch = micro_batch
-        self._kept_bytes = kept_bytes
+        self.kept_bytes = kept_bytes
         self._choices = torch.Generator().manual_seed(int.from_bytes(os.urandom(7)))
         self._batches = 0
         self._checked = 0
@@ -263,34 +273,49 @@ class _EngineChoice:
             return not is_single
         return self._requested is Engine.FACTORED
 
-    def run(self, part: Batch, clipping: Clipping) -> ClippedGradients:
+    def run(self, part: Batch, clipping: Clipping) -> Iterator[ClippedGradients]:
         """The clipped gradients of a batch, or a slice of it, by the first engine that can.
 
         Raises:
             DpvdError: if a buffer changes that was not seen to change whatever the data, or the
                 engine that was requested by name cannot treat the model.
         """
+        for piece in micro_batches(part, self._most_at_once()):
+            before = self._buffers.now()
+            try:
+                found = self._run_engine(piece, clipping)
+            except CannotFactor as error:
+                self._pass_over(Engine.FACTORED, str(error), piece)
+                yield from self.run(piece, clipping)
+                continue
+            except RuntimeError as error:
+                if self._requested is not Engine.AUTO or self.engine is Engine.LOOP:
+                    raise
+                self._pass_over(self.engine, str(error), piece)
+                yield from self.run(piece, clipping)
+                continue
+            changed = self._buffers.changed(before)
+            if changed:
+                self.spoiled = True  # unless the next line finds nothing to refuse
+                refuse_change(changed, self._settled or frozenset(), self._buffers)
+                self.spoiled = False
+            yield found
+            del found  # free its memory before the next one is made
+
+    def _most_at_once(self) -> int | None:
+        """How many examples' gradients have room, for engines that store all of them."""
+        if self.engine is Engine.FACTORED:
+            return None
+        parameters = self._subject.grouping.parameters.values()
+        one = sum(parameter.nbytes for parameter in parameters)
+        return max(1, self.kept_bytes // one)
+
+    def _run_engine(self, part: Batch, clipping: Clipping) -> ClippedGradients:
         subject = self._subject
         engine = ENGINES[self.engine]
         if self.engine is Engine.FACTORED:
-            engine = partial(factored, kept_bytes=self._kept_bytes)
-        before = self._buffers.now()
-        try:
-            found = engine(subject.model, subject.loss_fn, part, clipping, subject.grouping)
-        except CannotFactor as error:
-            self._pass_over(Engine.FACTORED, str(error), part)
-            return self.run(part, clipping)
-        except RuntimeError as error:
-            if self._requested is not Engine.AUTO or self.engine is Engine.LOOP:
-                raise
-            self._pass_over(self.engine, str(error), part)
-            return self.run(part, clipping)
-        changed = self._buffers.changed(before)
-        if changed:
-            self.spoiled = True  # unless the next line finds nothing to refuse
-            refuse_change(changed, self._settled or frozenset(), self._buffers)
-            self.spoiled = False
-        return found
+            engine = partial(factored, kept_bytes=self.kept_bytes)
+        return engine(subject.model, subject.loss_fn, part, clipping, subject.grouping)
 
     def describe(self) -> str:
         """What was done so that no example reaches into another's gradient, for the statement."""

@@ -83,6 +83,7 @@ def fit(
     generator: torch.Generator | None = None,
     on_step: Callable[[Progress], None] | None = None,
     micro_batch: int | None = None,
+    kept_mb: float = 64.0,
     prefetch: bool = False,
     isolation: Isolation | str = Isolation.CHECKED,
     shared: bool = False,
@@ -120,6 +121,8 @@ def fit(
         on_step: called after every step.
         micro_batch: at most this many examples go through the model at once, to limit memory; see
             ``PrivateStep``.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once; see
+            ``PrivateStep``.
         prefetch: read batches in the background; see ``PrivacyPlan.batches``.
         isolation: how it is made sure that no example reaches another's gradient; see
             ``PrivateStep``.
@@ -148,6 +151,7 @@ def fit(
         place,
         resume,
         micro_batch,
+        kept_mb,
         isolation,
         Ranks(group),
     )
@@ -247,6 +251,7 @@ class _Run:
         folder: Path | None,
         resume: bool,
         micro_batch: int | None,
+        kept_mb: float,
         isolation: Isolation | str,
         ranks: Ranks,
     ) -> None:
@@ -285,6 +290,7 @@ class _Run:
                 ledger=ledger,
                 noise=self.noise,
                 micro_batch=micro_batch,
+                kept_mb=kept_mb,
                 isolation=isolation,
                 group=ranks.group,
             )

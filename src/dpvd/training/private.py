@@ -29,6 +29,7 @@ def make_private(
     loss_fn: LossFn | nn.Module = cross_entropy,
     batch_size: int | None = None,
     micro_batch: int | None = None,
+    kept_mb: float = 64.0,
     accountant: AccountantName | str = AccountantName.PLD,
 ) -> tuple[PlannedLoader, PrivateStep]:
     """The loader and the step of a private run, for people who have a loop.
@@ -58,6 +59,7 @@ def make_private(
             reduction="none".
         batch_size: the expected size of a batch; that of the loader if not given.
         micro_batch: at most this many examples go through the model at once.
+        kept_mb: at most this much of per-example gradients, in 10⁶ bytes, is kept at once.
         accountant: by which the noise is chosen.
 
     Raises:
@@ -78,7 +80,7 @@ def make_private(
         clipping=Clipping("flat", clip_norm=clip_norm),
     ).calibrate(epsilon, delta, accountant)
     loader = plan.loader(data) if source is None else planned_like(source, plan)
-    step = PrivateStep(model, loss_fn, plan, optimizer, micro_batch=micro_batch)
+    step = PrivateStep(model, loss_fn, plan, optimizer, micro_batch=micro_batch, kept_mb=kept_mb)
     return loader, step
 
 

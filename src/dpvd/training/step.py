@@ -305,6 +305,11 @@ class PrivateStep:
         return self.clipper.micro_batch
 
     @property
+    def kept_mb(self) -> float:
+        """At most this much of per-example gradients is kept, in 10⁶ bytes."""
+        return self.clipper.kept_mb
+
+    @property
     def plan(self) -> PrivacyPlan:
         return self._plan
 
