@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
-from lightning.pytorch.loggers import Logger
+from lightning.pytorch.loggers import CSVLogger, Logger
 from lightning.pytorch.tuner import Tuner
 from torch import nn
 from torch.nn import functional as F
@@ -134,6 +134,15 @@ def test_the_statement_is_of_what_ran_and_loggers_get_epsilon_alone(caplog):
     assert not {"train_loss", "train_top"} & set(run.callback_metrics)
     assert "'train_loss' is not logged" in caplog.text
     assert "training_step" not in vars(module)  # the module is the user's again
+
+
+def test_the_file_of_a_logger_of_lightning_holds_no_training_values(tmp_path):
+    private = dpvd.lightning.Private(epsilon=3, delta=DELTA)
+    run = trainer(private, logger=CSVLogger(tmp_path))
+    run.fit(Classifier(), data(), data(shuffle=False))
+    header, *rows = next(tmp_path.rglob("metrics.csv")).read_text().splitlines()
+    assert set(header.split(",")) == {"epoch", "step", "epsilon", "val_loss"}
+    assert rows
 
 
 def test_it_stops_at_the_budget_by_itself():
