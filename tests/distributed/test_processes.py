@@ -27,6 +27,7 @@ REFUSED = {
     "sharded": "is split over processes (fully_shard)",
 }
 
+PAGE = "page:coming-from-opacus.md"
 OTHERS = ("one raises", "ledgers")  # of which the processes say different things
 
 
@@ -46,7 +47,7 @@ def processes(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def together(processes: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp(f"together-{processes}")
-    jobs = (*LOOPS, "fitted:-1", "noise_alone", "draws")
+    jobs = (PAGE, *LOOPS, "fitted:-1", "noise_alone", "draws")
     assert run_together(processes, out, *jobs) == 0
     return out
 
@@ -70,6 +71,13 @@ def test_all_processes_end_with_the_weights_of_one(
         found = weights(together, job, rank)
         torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert torch.equal(found, weights(together, job))
+
+
+def test_the_program_on_the_page_runs(together: Path, processes: int) -> None:
+    job = PAGE.replace(":", "-")
+    for rank in range(processes):
+        assert facts(together, job, rank)["charged"] == 10
+        assert torch.equal(weights(together, job, rank), weights(together, job))
 
 
 @pytest.mark.parametrize("job", ["loop-sgd", "fitted--1"])

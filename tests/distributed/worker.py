@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 import dpvd
 from dpvd.grads import Clipping
 from dpvd.privacy import Ledger
+from tests.docs.markdown import ROOT, blocks
 
 EXAMPLES = 101  # so that the parts of two and three processes differ in size
 FEATURES = 60
@@ -198,7 +199,16 @@ def _do_wrong(what: str, together: Any, out: Path) -> None:
         step(batch)
 
 
-JOBS = {job.__name__: job for job in (loop, fitted, noise_alone, draws, refused)}
+def page(out: Path, name: str) -> None:
+    """The program on a page of the documentation; the first job, since it makes the group."""
+    texts = [block.text for block in blocks(ROOT / "docs" / name, "text")]
+    (program,) = [text for text in texts if "init_process_group" in text]
+    namespace: dict[str, Any] = {}
+    exec(compile(program, name, "exec"), namespace)
+    save(out, namespace["model"], {"charged": namespace["step"].charged})
+
+
+JOBS = {job.__name__: job for job in (loop, fitted, noise_alone, draws, refused, page)}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
