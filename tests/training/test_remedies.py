@@ -284,3 +284,11 @@ def test_the_remedy_that_a_refusal_names_works(case):
     assert step.taken == 2
     moved = [not torch.equal(a, b) for a, b in zip(before, model.parameters(), strict=True)]
     assert moved == [parameter.requires_grad for parameter in model.parameters()]
+
+
+def test_a_repair_that_does_not_know_the_channels_yet_works_after_a_call():
+    model = nn.Sequential(nn.Linear(FEATURES, 8), nn.LazyBatchNorm1d(), nn.Linear(8, CLASSES))
+    with pytest.raises(DpvdError, match=r"LazyBatchNorm1d at '1'.*: call the model first"):
+        dpvd.fix(model)
+    model(torch.zeros(2, FEATURES))
+    assert train(dpvd.fix(model), numbers()).taken == 2
