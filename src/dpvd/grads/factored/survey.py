@@ -5,7 +5,7 @@ follows which values all examples share, and in which operations they meet the b
 """
 
 import logging
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -374,7 +374,8 @@ def _hiding(model: nn.Module, loss_fn: LossFn, batch: Batch) -> str:
         for name, module in model.named_modules():
             hook = module.register_forward_hook(partial(note, name), with_kwargs=True)
             stack.callback(hook.remove)
-        per_example_losses(model, loss_fn, batch)
+        with suppress(Exception):  # the refusal is the same without a name
+            per_example_losses(model, loss_fn, batch)
     return "".join(found)
 
 
