@@ -23,6 +23,7 @@ from tests.faults import (
     report_faults,
     shared_faults,
     statistics_faults,
+    verify_faults,
 )
 from tests.faults.fault import Fault
 
@@ -294,4 +295,5 @@ FAULTS = [
     *report_faults.FAULTS,
     *shared_faults.FAULTS,
     *statistics_faults.FAULTS,
+    *verify_faults.FAULTS,
 ]

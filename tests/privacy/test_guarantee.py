@@ -124,6 +124,7 @@ def test_plain_data_comes_back(epsilon):
     "damage",
     [
         {"epsilon": None},
+        {"epsilon": "0.01"},
         {"surprise": 1},
         {"epsilon": -1},
         {"delta": 2},
@@ -131,6 +132,8 @@ def test_plain_data_comes_back(epsilon):
         {"unit": ""},
         {"steps": -1},
         {"noise_multiplier": -1.0},
+        {"noise_by_steps": [["much", 1]]},
+        {"public": 3},
     ],
 )
 def test_damaged_data_is_refused(damage):

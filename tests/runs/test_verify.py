@@ -5,10 +5,26 @@ import shutil
 
 import pytest
 
+from dpvd import Guarantee, PrivacyPlan
 from dpvd.errors import DpvdError
 from dpvd.privacy import Ledger
 from dpvd.runs import RunRecord, create_key, sign_run, verify_run, write_manifest
 from tests.cli.program import assert_refused, call, contents, train_line
+
+SCHEMA = """[target]
+name = "days"
+bounds = [0, 12]
+source = "public"
+[columns.age]
+kind = "numeric"
+bounds = [0, 120]
+source = "public"
+[columns.ward]
+kind = "categorical"
+categories = ["n", "s"]
+source = "public"
+unseen = "other"
+"""
 
 
 @pytest.fixture(scope="module")
@@ -25,6 +41,19 @@ def run(made, tmp_path):
     folder = tmp_path / "run"
     shutil.copytree(made / "one", folder)
     return folder
+
+
+@pytest.fixture
+def table_run(tmp_path):
+    """A finished run on a table, on noise that is stated as secret."""
+    rows = [f"{20 + i % 70},{'ns'[i % 2]},{(20 + i % 70) / 10:.2f}" for i in range(400)]
+    (tmp_path / "table.csv").write_text("\n".join(["age,ward,days", *rows]))
+    (tmp_path / "schema.toml").write_text(SCHEMA)
+    line = ["train", tmp_path / "table.csv", "--target", "days", "--out", tmp_path / "table"]
+    line += ["--schema", tmp_path / "schema.toml", "--epsilon", 4, "--delta", 1e-5]
+    made = call(*line)
+    assert made.code == 0, made.err
+    return tmp_path / "table"
 
 
 def problems_of(folder, **options):
@@ -115,6 +144,93 @@ def test_another_plan_in_the_record_is_found(run):
 
     edit_record(run, claim_more_noise)
     assert "plans: the ledgers have others than the record" in problems_of(run)
+
+
+def words(guarantee, **changes):
+    """The same statement with other fields, and the sentence that they make."""
+    return Guarantee.from_dict({**guarantee, **changes}).to_dict()
+
+
+# By name, what is made of a statement, and what is said of it.
+OTHER_WORDS = {
+    "sentence": (
+        lambda told: {**told, "sentence": "(0.01, 1e-05)-" + told["sentence"].partition("-")[2]},
+        "its sentence is not the one that its numbers make",
+    ),
+    "an epsilon in words": (
+        lambda told: {**told, "epsilon": "0.01"},
+        "epsilon must be",
+    ),
+    "no privacy, and a sentence that claims it": (
+        lambda told: {**told, "epsilon": "inf"},
+        "its sentence is not the one that its numbers make",
+    ),
+    "noise source": (
+        lambda told: words(told, noise_source="a hardware generator"),
+        "noise_source is 'a hardware generator', from the ledgers \"the system's",
+    ),
+    "seeded": (
+        lambda told: words(told, noise_source=PLAN.bits("noise").description),
+        "noise_source is 'reproducible",
+    ),
+    "relation": (
+        lambda told: words(told, relation="replace-one"),
+        "another relation than the statement",
+    ),
+    "unit": (lambda told: words(told, unit="hospital"), "unit is 'hospital'"),
+    "sampling": (lambda told: words(told, sampling="all examples"), "sampling is 'all examples'"),
+    "noise": (lambda told: words(told, noise_multiplier=9.0), "noise_multiplier is 9,"),
+    "tuned": (lambda told: words(told, tuned=[]), "tuned is ()"),
+    "public": (lambda told: words(told, public=[]), "public is ()"),
+    "accountant": (lambda told: words(told, accountant="rdp"), "epsilon: 0.9"),
+    "a field more": (lambda told: {**told, "approved": "yes"}, "not a privacy guarantee"),
+}
+PLAN = PrivacyPlan(examples=10, batch_size=5, steps=1, noise="seeded", seed=1)
+
+
+@pytest.mark.parametrize("name", OTHER_WORDS)
+def test_a_statement_that_does_not_follow_from_the_ledgers_is_found(run, name):
+    change, said = OTHER_WORDS[name]
+    edit_record(run, lambda record: record.update(guarantee=change(record["guarantee"])))
+    assert said in problems_of(run)
+
+
+def test_words_of_another_version_are_verified_with_that_version(run):
+    def write_otherwise(record):
+        record["guarantee"]["sentence"] += " So it was said once."
+        record["version"] = "0.0.9"
+
+    edit_record(run, write_otherwise)
+    assert "it was written by version 0.0.9: verify it with that one" in problems_of(run)
+
+
+def test_a_claim_of_a_run_that_charged_nothing_is_found(run):
+    (run / "ledger.jsonl").unlink()
+    edit_record(run, lambda record: None)
+    assert "charges: a guarantee is stated, and there is no ledger" in problems_of(run)
+
+    def claim_in_words(record):
+        record["guarantee"]["epsilon"] = "inf"
+
+    edit_record(run, claim_in_words)
+    assert problems_of(run) == "statement: its sentence is not the one that its numbers make"
+
+
+def test_a_run_on_a_table_holds_and_its_schema_and_releases_are_its_own(table_run):
+    assert verify_run(table_run).problems == []
+    path = table_run / "record.json"
+    written = path.read_text()
+    schema = json.loads(written)["table"]["encoder"]["schema"]
+    assert "120" in json.dumps(schema)
+    path.write_text(written.replace("120", "121", 1))
+    assert "record.json: is not the file that the manifest describes" in problems_of(table_run)
+    path.write_text(written)
+
+    def claim_more_noise(record):
+        record["releases"][0]["noise_multiplier"] *= 2
+
+    edit_record(table_run, claim_more_noise)
+    assert "'mean' has another noise or number of steps than its ledger" in problems_of(table_run)
 
 
 def lines_of(run):

@@ -188,8 +188,12 @@ class Guarantee:
         """
         try:
             fields = {key: value for key, value in plain.items() if key != "sentence"}
-            return cls(**{**fields, "epsilon": float(plain["epsilon"])})
-        except (KeyError, TypeError) as problem:
+            if fields["epsilon"] == "inf":
+                fields["epsilon"] = math.inf
+            return cls(**fields)
+        except DpvdError:
+            raise
+        except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as problem:
             raise DpvdError(
                 f"not a privacy guarantee: {problem}; write it with Guarantee.to_dict"
             ) from None

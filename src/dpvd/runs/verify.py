@@ -2,25 +2,30 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from dp_accounting import ComposedDpEvent
 
+from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Ledger, Relation, epsilon, second_opinion
+from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon, second_opinion
 from dpvd.runs.manifest import Manifest, checksum, ledgers_in, read_manifest
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MODEL, RECORD
 from dpvd.runs.signature import check_signature
+from dpvd.training import Taken, joint_statement
 
 __all__ = ["Check", "Verification", "verify_run"]
 
 _ROUNDING = 1e-6  # relative difference in ε that is one of arithmetic
 _ESTIMATE = 2e-3  # within which the second opinion, which is no bound, is right
+# What a statement says that only the process which trained knew, and no ledger holds.
+_SEEN_ONLY = ("epsilon", "delta", "accountant", "seen", "not_covered")
 
 
 @dataclass(frozen=True)
@@ -70,8 +75,13 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
 
     Guarantees: nothing in the folder is run or changed. It finds a changed byte in record, model,
     options or ledgers; a model of another run; a statement for other steps than the ledgers hold,
-    or with an ε below what they cost; a ledger with lines dropped, repeated, moved or taken off its
-    end. Whoever can write all files can make them agree again: that is what a signature is for.
+    with an ε below what they cost, or with other words than follow from them; a ledger with lines
+    dropped, repeated, moved or taken off its end. Whoever can write all files can make them agree
+    again: that is what a signature is for.
+
+    Edge cases: what the program saw, and gaps beyond those of the plan, are in no ledger; they are
+    the record's word. A source of random bits of one's own is in none either: a run with one does
+    not hold.
 
     Args:
         folder: of the run.
@@ -91,9 +101,9 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
     record = _record(place, looked)
     ledgers = _ledgers(place, looked)
     if record is not None and ledgers is not None:
-        looked += _statement(record, ledgers)
+        looked += _charges(record, ledgers)
         if all(check.holds for check in looked):
-            looked += _epsilon(record, ledgers, epsilons)
+            looked += _statement(record, ledgers, epsilons)
     return Verification(tuple(looked), epsilons)
 
 
@@ -169,7 +179,7 @@ def _record(folder: Path, looked: list[Check]) -> RunRecord | None:
     return record
 
 
-def _ledgers(folder: Path, looked: list[Check]) -> list[tuple[PrivacyPlan, int]] | None:
+def _ledgers(folder: Path, looked: list[Check]) -> list[Taken] | None:
     """Each plan and how many of its steps were charged."""
     found = []
     for path in ledgers_in(folder):
@@ -186,7 +196,7 @@ def _ledgers(folder: Path, looked: list[Check]) -> list[tuple[PrivacyPlan, int]]
     return found
 
 
-def _statement(record: RunRecord, ledgers: list[tuple[PrivacyPlan, int]]) -> Iterator[Check]:
+def _charges(record: RunRecord, ledgers: list[Taken]) -> Iterator[Check]:
     """Whether record and ledgers tell of the same plans and steps."""
     if not ledgers and not record.is_private:
         yield Check("charges", True, "none, and no privacy is claimed")
@@ -194,44 +204,106 @@ def _statement(record: RunRecord, ledgers: list[tuple[PrivacyPlan, int]]) -> Ite
     if not ledgers:
         yield Check("charges", False, "a guarantee is stated, and there is no ledger")
         return
-    stated = [entry["plan"] for entry in record.releases] or [record.plan]
     charged = [plan.to_dict() for plan, _ in ledgers]
-    same = sorted(map(_canonical, stated)) == sorted(map(_canonical, charged))
+    same = sorted(map(_canonical, _plans(record))) == sorted(map(_canonical, charged))
     detail = "the ledgers' are the record's" if same else "the ledgers have others than the record"
     yield Check("plans", same, detail)
     steps = sum(taken for _, taken in ledgers)
     enough = steps == record.guarantee["steps"]
     detail = f"{steps} charged, {record.guarantee['steps']} stated"
     yield Check("charges", enough, detail)
+    if same:
+        yield from _releases(record, ledgers)
+
+
+def _plans(record: RunRecord) -> list[Any]:
+    """The plans of a record, in the order in which its statement names them."""
+    plans = [
+        entry.get("plan") if isinstance(entry, Mapping) else None for entry in record.releases
+    ] or [record.plan]
+    # A model's account names the run that goes on last; a table's goes by what was made when.
+    return plans if record.table else sorted(plans, key=lambda plan: plan == record.plan)
+
+
+def _releases(record: RunRecord, ledgers: list[Taken]) -> Iterator[Check]:
+    """Whether the record's list of releases says of each what its ledger says."""
+    charged = Counter(
+        _canonical([plan.to_dict(), plan.noise_multiplier, taken]) for plan, taken in ledgers
+    )
+    for entry in record.releases:
+        told = _canonical([entry["plan"], entry.get("noise_multiplier"), entry.get("steps")])
+        if not charged[told]:
+            detail = f"{entry.get('name')!r} has another noise or number of steps than its ledger"
+            yield Check("releases", False, detail)
+        charged[told] -= 1
+
+
+def _statement(
+    record: RunRecord, ledgers: list[Taken], epsilons: dict[str, float]
+) -> Iterator[Check]:
+    """Whether the statement is the one that plans and ledgers make, in numbers and in words."""
+    try:
+        stated = Guarantee.from_dict(record.guarantee)
+        made = _made(record, stated, ledgers) if ledgers else stated
+    except DpvdError as error:
+        yield Check("statement", False, str(error))
+        return
+    differing = _differences(stated, made)
+    if not ledgers and stated.epsilon != math.inf:
+        differing.append("it claims privacy, and there is no ledger")
+    if record.guarantee["sentence"] != stated.sentence():
+        differing.append("its sentence is not the one that its numbers make")
+    if differing and record.version != __version__:
+        differing.append(f"it was written by version {record.version}: verify it with that one")
+    yield Check("statement", not differing, "; ".join(differing) or "follows from the ledgers")
+    if ledgers and stated.epsilon != math.inf:
+        yield _epsilon(stated, made, ledgers, epsilons)
+
+
+def _made(record: RunRecord, stated: Guarantee, ledgers: list[Taken]) -> Guarantee:
+    """The statement anew, from plans and what was charged under them; the record's δ is taken."""
+    if any(plan.relation is not stated.relation for plan, _ in ledgers):
+        raise DpvdError("the ledgers are under another relation than the statement")
+    order = [_canonical(plan) for plan in _plans(record)]
+    plans = sorted(ledgers, key=lambda taken: order.index(_canonical(taken[0].to_dict())))
+    last, steps = plans[-1]
+    own = last.guarantee(stated.delta, stated.accountant, steps)
+    return joint_statement(own, plans) if len(plans) > 1 else own
+
+
+def _differences(stated: Guarantee, made: Guarantee) -> list[str]:
+    """What the statement says otherwise than the one that was made anew, in words."""
+    differing = []
+    anew = asdict(made)
+    for name, value in asdict(stated).items():
+        if name not in _SEEN_ONLY and value != anew[name]:
+            differing.append(f"{name} is {_plain(value)}, from the ledgers {_plain(anew[name])}")
+    missing = set(made.not_covered) - set(stated.not_covered)
+    return differing + [f"it does not say that it leaves open {words}" for words in sorted(missing)]
+
+
+def _plain(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else repr(value)
 
 
 def _epsilon(
-    record: RunRecord, ledgers: list[tuple[PrivacyPlan, int]], epsilons: dict[str, float]
-) -> Iterator[Check]:
+    stated: Guarantee, made: Guarantee, ledgers: list[Taken], epsilons: dict[str, float]
+) -> Check:
     """ε of the ledgers by several means, none of which may be above what is stated."""
-    if not ledgers:
-        return
     event = ComposedDpEvent([plan.event(taken) for plan, taken in ledgers])
-    relation = Relation.parse(record.guarantee["relation"])
-    if any(plan.relation is not relation for plan, _ in ledgers):
-        yield Check("epsilon", False, "the ledgers are under another relation than the statement")
-        return
-    delta = float(record.guarantee["delta"])
-    stated = record.epsilon
-    if stated is None:
-        return  # nothing is claimed
-    accountant = AccountantName.parse(record.guarantee["accountant"])
-    for name in {accountant, AccountantName.PLD, AccountantName.RDP}:
+    epsilons[str(stated.accountant)] = made.epsilon
+    for name in {AccountantName.PLD, AccountantName.RDP} - {stated.accountant}:
         try:
-            epsilons[str(name)] = epsilon(event, delta, accountant=name, relation=relation)
+            found = epsilon(event, stated.delta, accountant=name, relation=stated.relation)
         except DpvdError:
             continue  # it has no theorem for this sampling and relation
-    epsilons["fft"] = second_opinion(event, delta, relation)
-    own = epsilons.get(str(accountant), math.inf)
-    holds = own <= stated * (1 + _ROUNDING) and epsilons["fft"] <= stated * (1 + _ESTIMATE)
+        epsilons[str(name)] = found
+    epsilons["fft"] = second_opinion(event, stated.delta, stated.relation)
+    most = stated.epsilon
+    holds = made.epsilon <= most * (1 + _ROUNDING) and epsilons["fft"] <= most * (1 + _ESTIMATE)
     values = ", ".join(f"{name} {value:.6g}" for name, value in sorted(epsilons.items()))
-    yield Check("epsilon", holds, f"{stated:.6g} stated; from the ledgers: {values}")
+    return Check("epsilon", holds, f"{most:.6g} stated; from the ledgers: {values}")
 
 
-def _canonical(plan: Mapping[str, Any]) -> str:
-    return json.dumps(plan, sort_keys=True)
+def _canonical(plain: object) -> str:
+    return json.dumps(plain, sort_keys=True)

@@ -13,6 +13,7 @@ from dpvd.training.group import share_weights
 from dpvd.training.private import check_sampler, make_private, planned_like
 from dpvd.training.recipe import OptimizerKind, Posterior, Recipe
 from dpvd.training.schedules import Decay, Schedule
+from dpvd.training.statement import Taken, joint_statement
 from dpvd.training.step import Earlier, PrivateStep
 
 __all__ = [
@@ -33,6 +34,7 @@ __all__ = [
     "Progress",
     "Recipe",
     "Schedule",
+    "Taken",
     "accumulated_noise",
     "charge_release",
     "check_sampler",
@@ -40,6 +42,7 @@ __all__ = [
     "entries_of",
     "fit",
     "has_begun",
+    "joint_statement",
     "make_private",
     "planned_like",
     "remember",

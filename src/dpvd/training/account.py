@@ -8,7 +8,6 @@ the same weights goes on counting.
 
 import json
 import logging
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,8 +19,9 @@ from torch import Tensor, nn
 from dpvd.errors import DpvdError
 from dpvd.grads import digest
 from dpvd.plan import PrivacyPlan
-from dpvd.privacy import AccountantName, Guarantee, epsilon
+from dpvd.privacy import AccountantName, Guarantee
 from dpvd.training.account_store import attach, entries_of, merge, new_entry, shared_entries
+from dpvd.training.statement import distinct, joint_statement
 
 __all__ = ["Account", "charge_release", "remember"]
 
@@ -258,29 +258,7 @@ class Account:
 
     def _jointly(self, own: Guarantee) -> Guarantee:
         """The statement of this run together with earlier runs on the same data."""
-        plans = [*self._earlier(), (self.plan, self.charged)]
-        every = [plan.guarantee(own.delta, own.accountant, steps=steps) for plan, steps in plans]
-        units = _distinct(plan.unit for plan, _ in plans)
-        event = self.event(self.charged)
-        seeded = [plan.bits("noise").description for plan, _ in plans if plan.seed is not None]
-        return replace(
-            own,
-            epsilon=epsilon(event, own.delta, accountant=own.accountant, relation=own.relation),
-            steps=sum(steps for _, steps in plans),
-            noise_multiplier=min(plan.noise_multiplier or 0.0 for plan, _ in plans),
-            noise_by_steps=_noise_by_steps(plans),
-            bands=max(plan.bands for plan, _ in plans),
-            also_released="; ".join(
-                _distinct(one.also_released for one in every if one.also_released)
-            ),
-            sampling=_sampling_words(plans),
-            noise_source=(seeded or [own.noise_source])[0],
-            tuned=_joined([plan.tuned for plan, _ in plans]),
-            unit=units[0] if len(units) == 1 else "example",
-            public=_distinct(fact for one in every for fact in one.public),
-            undeclared=_distinct(fact for one in every for fact in one.undeclared),
-            not_covered=_distinct([*own.not_covered, *_left_open(every), *_several_units(units)]),
-        )
+        return joint_statement(own, [*self._earlier(), (self.plan, self.charged)])
 
     def _not_covered(self, others: list[dict[str, Any]]) -> tuple[str, ...]:
         """What no run covers, and runs that were declared to be on other data."""
@@ -291,15 +269,7 @@ class Account:
             words.append(
                 f"{elsewhere} earlier private steps of this model, declared to be on other data"
             )
-        return _distinct(words)
-
-
-def _noise_by_steps(plans: list[tuple[PrivacyPlan, int]]) -> tuple[tuple[float, int], ...]:
-    """How many steps were taken with which noise multiplier; nothing if it was the same in all."""
-    steps = Counter[float]()
-    for plan, taken in plans:
-        steps[plan.noise_multiplier or 0.0] += taken
-    return tuple(steps.items()) if len(steps) > 1 else ()
+        return distinct(words)
 
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
@@ -389,39 +359,4 @@ def _seen(entries: list[dict[str, Any]]) -> tuple[str, ...]:
     elif drawn:
         said.append(f"{drawn} of {charged} steps on batches drawn by the plan's sampler")
     said += [seen["isolation"] for seen in by_object if seen["isolation"]]
-    return _distinct(said)
-
-
-def _distinct(words: Iterable[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(words))
-
-
-def _joined(tuned: list[tuple[str, ...] | None]) -> tuple[str, ...] | None:
-    known = [entries for entries in tuned if entries is not None]
-    if len(known) < len(tuned):
-        return None
-    return _distinct(entry for entries in known for entry in entries)
-
-
-def _sampling_words(plans: list[tuple[PrivacyPlan, int]]) -> str:
-    """How the data of all steps were chosen; neighbours that were drawn alike stand together."""
-    drawn: list[tuple[str, int]] = []
-    for plan, steps in plans:
-        words = plan.sampler.describe()
-        if drawn and drawn[-1][0] == words:
-            drawn[-1] = (words, drawn[-1][1] + steps)
-        else:
-            drawn.append((words, steps))
-    if len(drawn) == 1:
-        return drawn[0][0]
-    return "; then ".join(f"{words}, {steps} of them" for words, steps in drawn)
-
-
-def _left_open(guarantees: list[Guarantee]) -> list[str]:
-    return [words for one in guarantees for words in one.not_covered]
-
-
-def _several_units(units: tuple[str, ...]) -> list[str]:
-    if len(units) == 1:
-        return []
-    return [f"what one example stands for, which was declared as {' and as '.join(units)}"]
+    return distinct(said)
