@@ -32,13 +32,15 @@ COUNTING = [
     Fault(
         "the count around a composition dropped",
         EVENTS,
-        {"total += count_steps(part, times)": "total += count_steps(part)"},
+        {"yield from leaves(part, times)": "yield from leaves(part)"},
         TEST_ACCOUNTANTS + "test_counts_are_multiplied_once_however_the_event_is_nested[rdp]",
     ),
     Fault(
         "of steps of two kinds only the last counted",
         EVENTS,
-        {"total += count_steps(part, times)": "total = count_steps(part, times)"},
+        {
+            "for part in event.events:\n            yield": "for part in event.events[-1:]:\n            yield"
+        },
         TEST_ACCOUNTANTS + "test_steps_of_different_kinds_add_up[rdp]",
     ),
 ]

@@ -1,7 +1,7 @@
 """Four ways to add up the privacy loss of many steps, behind one interface.
 
 Each accountant is a :class:`dp_accounting.PrivacyAccountant`. The base class walks the event (once,
-in :func:`dpvd.privacy.events.count_steps`) and refuses what the accountant has no theorem for; a
+in :func:`dpvd.privacy.events.leaves`) and refuses what the accountant has no theorem for; a
 subclass only turns counts of steps into an epsilon.
 """
 
@@ -24,7 +24,7 @@ from dpvd.privacy.bounds import (
     zcdp_to_epsilon,
 )
 from dpvd.privacy.enums import AccountantName, Relation, SamplingKind
-from dpvd.privacy.events import Step, count_steps
+from dpvd.privacy.events import Step, count_steps, leaves, step_of
 from dpvd.privacy.pld import LEAST_NOISE, pld_epsilon
 from dpvd.privacy.renyi import FRACTIONAL_ORDERS, INTEGER_ORDERS, fractional_rdp, integer_rdp
 
@@ -82,13 +82,13 @@ class StepAccountant(dp_accounting.PrivacyAccountant):  # type: ignore[misc]
     def _maybe_compose(
         self, event: DpEvent, count: int, do_compose: bool
     ) -> dp_accounting.PrivacyAccountant.CompositionErrorDetails | None:
-        try:
-            if do_compose:
-                self.compose_steps(count_steps(event, count))
-            else:  # the library asks what is supported with a count of 0
-                self._refuse_unsupported(count_steps(event))
-        except DpvdError as problem:
-            return self.CompositionErrorDetails(event, str(problem))
+        for leaf, _ in leaves(event):  # the library asks what is supported with a count of 0
+            try:
+                self._refuse_unsupported([step_of(leaf)])
+            except DpvdError as problem:
+                return self.CompositionErrorDetails(leaf, str(problem))
+        if do_compose:
+            self.compose_steps(count_steps(event, count))
         return None
 
     def _refuse_unsupported(self, steps: Iterable[Step]) -> None:

@@ -1,11 +1,12 @@
 """What happened to the data, in the vocabulary of dp-accounting, and its normal form.
 
 An event is a tree (compositions of sampled mechanisms). Accountants need less: which kinds of step
-were taken, and how often. :func:`count_steps` is the one place where the tree is walked and the one
-place where counts are multiplied.
+were taken, and how often. :func:`leaves` is the one place where the tree is walked, and where
+counts are multiplied.
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import dp_accounting
@@ -21,7 +22,9 @@ __all__ = [
     "cyclic_event",
     "fixed_size_event",
     "is_cyclic",
+    "leaves",
     "poisson_event",
+    "step_of",
 ]
 
 
@@ -170,18 +173,28 @@ def count_steps(event: DpEvent, times: int = 1) -> Counter[Step]:
     Counter({Step(noise_multiplier=2.0, sampling=None, sampling_prob=1.0): 10})
     """
     total: Counter[Step] = Counter()
-    if isinstance(event, dp_accounting.ComposedDpEvent):
-        for part in event.events:
-            total += count_steps(part, times)
-    elif isinstance(event, dp_accounting.SelfComposedDpEvent):
-        total += count_steps(event.event, times * event.count)
-    elif not isinstance(event, dp_accounting.NoOpDpEvent):
-        total[_step_of(event)] += times
+    for leaf, count in leaves(event, times):
+        total[step_of(leaf)] += count
     return +total
 
 
-def _step_of(event: DpEvent) -> Step:
-    """Return the step that a leaf event describes."""
+def leaves(event: DpEvent, times: int = 1) -> Iterator[tuple[DpEvent, int]]:
+    """Yield the parts of an event that are no compositions, and how often each happens."""
+    if isinstance(event, dp_accounting.ComposedDpEvent):
+        for part in event.events:
+            yield from leaves(part, times)
+    elif isinstance(event, dp_accounting.SelfComposedDpEvent):
+        yield from leaves(event.event, times * event.count)
+    elif not isinstance(event, dp_accounting.NoOpDpEvent):
+        yield event, times
+
+
+def step_of(event: DpEvent) -> Step:
+    """Return the step that a leaf event describes.
+
+    Raises:
+        DpvdError: if no accountant here knows it.
+    """
     if isinstance(event, dp_accounting.NonPrivateDpEvent):
         return Step(0.0)
     if isinstance(event, dp_accounting.GaussianDpEvent):
