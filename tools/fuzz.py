@@ -223,7 +223,7 @@ def read_ledger(path: Path) -> None:
 
 
 def read_model(path: Path) -> None:
-    load_model(torch.nn.Linear(3, 2), path, {})
+    load_model(lambda: torch.nn.Linear(3, 2), path, {})
 
 
 _SCHEMA: Schema

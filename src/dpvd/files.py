@@ -1,18 +1,25 @@
-"""Writing files whole, and for their owner alone: the only such writer of the package."""
+"""Writing files whole, and for their owner alone; reading files that a stranger may have written.
+
+It is the only such writer of the package.
+"""
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from errno import EISDIR
 from pathlib import Path
 
 from dpvd.errors import DpvdError
 
 __all__ = [
     "HANDED_OUT",
+    "LARGEST_NOTE",
     "PRIVATE",
     "create_private",
     "make_folder",
+    "read_within",
     "remove_partials",
     "replacing",
     "sync_folder",
@@ -24,6 +31,9 @@ PRIVATE = 0o600
 
 HANDED_OUT = 0o644
 """Mode of a file that was asked for to be passed on; the system's mask may take more away."""
+
+LARGEST_NOTE = 1 << 20
+"""Bytes of a small file, such as options or a key: thousands of times what one has."""
 
 _PARTIAL = ".{name}.{token}.partial"
 
@@ -88,6 +98,30 @@ def create_private(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, PRIVATE)
     with os.fdopen(descriptor, "wb") as file:
         file.write(content)
+
+
+def read_within(path: Path, most: int) -> bytes:
+    """The bytes of a file, if it is one and not larger than its kind can be.
+
+    Whoever gets a folder from a stranger opens files that may be of any size, or no files at all:
+    a pipe would be waited for, a device has no end.
+
+    Raises:
+        OSError: if it cannot be read.
+        DpvdError: if it is no ordinary file, or larger.
+    """
+    status = path.stat()
+    if stat.S_ISDIR(status.st_mode):
+        raise IsADirectoryError(EISDIR, "Is a directory", str(path))
+    if not stat.S_ISREG(status.st_mode):
+        raise DpvdError(f"{path} is no ordinary file")
+    if status.st_size > most:
+        raise DpvdError(
+            f"{path} has {status.st_size:,} bytes, and a file of its kind has at most {most:,}:"
+            " it is not what its name says"
+        )
+    with path.open("rb") as file:
+        return file.read(status.st_size)
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:

@@ -23,6 +23,7 @@ from tests.faults import (
     report_faults,
     shared_faults,
     statistics_faults,
+    stranger_faults,
     verify_faults,
 )
 from tests.faults.fault import Fault
@@ -295,5 +296,6 @@ FAULTS = [
     *report_faults.FAULTS,
     *shared_faults.FAULTS,
     *statistics_faults.FAULTS,
+    *stranger_faults.FAULTS,
     *verify_faults.FAULTS,
 ]

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dpvd.errors import DpvdError, in_unit_interval, phrase, positive
-from dpvd.files import make_folder
+from dpvd.files import LARGEST_NOTE, make_folder, read_within
 from dpvd.privacy.chain import (
     Chain,
     chained,
@@ -220,7 +220,7 @@ class DataAccount:
     def _key(self) -> bytes:
         path = _key_path(self._path)
         try:
-            key = bytes.fromhex(path.read_text(encoding="ascii").strip())
+            key = bytes.fromhex(read_within(path, LARGEST_NOTE).decode("ascii").strip())
         except (OSError, ValueError):
             key = b""
         if len(key) != _KEY_BYTES:

@@ -30,6 +30,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from dpvd.errors import DpvdError, positive_int
+from dpvd.files import read_within
 from dpvd.privacy.chain import (
     Chain,
     canonical,
@@ -50,6 +51,7 @@ except ImportError:  # Windows: a writer is noticed by the file's size alone
 __all__ = ["Ledger", "fingerprint"]
 
 _VERSION = 2
+_LARGEST = 1 << 30  # bytes; a line of a charge has 150, one that keeps noisy sums some millions
 _UNCHAINED = 1  # ledgers of this version are read, and chained from the next charge on
 
 
@@ -115,7 +117,7 @@ class Ledger:
         """
         path = Path(path)
         try:
-            content = path.read_bytes()
+            content = read_within(path, _LARGEST)
         except OSError as problem:
             raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
         # What follows the last newline: nothing, or a torn line.
@@ -151,7 +153,9 @@ class Ledger:
         """
         path = Path(path)
         try:
-            return path.exists() and not (path.is_file() and b"\n" not in path.read_bytes())
+            return path.exists() and not (
+                path.is_file() and b"\n" not in read_within(path, _LARGEST)
+            )
         except OSError as problem:
             raise DpvdError(f"cannot read the ledger {path}: {problem.strerror}") from None
 

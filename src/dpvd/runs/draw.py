@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import write_atomically
+from dpvd.files import LARGEST_NOTE, read_within, write_atomically
 from dpvd.privacy import Cost, DataAccount, Guarantee, count_steps, round_up
 from dpvd.runs.charged import charged_in
 from dpvd.runs.options import RunOptions
@@ -136,7 +136,7 @@ def _known(folder: Path) -> tuple[str, list[str]]:
     if not path.exists():
         return secrets.token_hex(16), []
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(read_within(path, LARGEST_NOTE))
         return str(values["run"]), [str(start) for start in values["starts"]]
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise DpvdError(

@@ -64,8 +64,7 @@ class TrainedRun:
         return sets.sets(class_scores(self.network.trained(self.model), inputs), coverage)
 
     def _load(self, path: Path) -> nn.Module:
-        model = self.network.build(loaded=True)
-        load_model(model, path, self.record.model)
+        model = load_model(lambda: self.network.build(loaded=True), path, self.record.model)
         # Whoever trains it further goes on counting.
         whole = {"plan": self.record.plan, "steps": self.record.guarantee["steps"]}
         for entry in self.record.releases or [whole]:

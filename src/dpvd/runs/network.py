@@ -106,7 +106,8 @@ class NetworkSpec:
     def build(self, seed: int = 0, *, loaded: bool = False) -> nn.Module:
         """The network with its initial weights, which follow from the seed alone.
 
-        With features, it is a sequence of two: ``features`` and ``head``.
+        With features, it is a sequence of two: ``features`` and ``head``. Under torch's meta device
+        it has shapes and no values.
 
         Args:
             seed: of the weights.
@@ -116,7 +117,8 @@ class NetworkSpec:
             DpvdError: if it does not fit into memory.
         """
         try:
-            plain = self.recipe.layers().to_empty(device="cpu")
+            is_meta = torch.get_default_device().type == "meta"
+            plain = self.recipe.layers().to_empty(device="meta" if is_meta else "cpu")
         except (RuntimeError, TypeError) as error:  # torch's ways to say "too large"
             raise DpvdError(
                 f"a network with {self.hidden:,} hidden units does not fit into memory"

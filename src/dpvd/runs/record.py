@@ -10,12 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from dpvd.errors import DpvdError, is_finite_number
-from dpvd.files import write_atomically
+from dpvd.files import read_within, write_atomically
 from dpvd.runs.run_dir import RECORD
 
 __all__ = ["RunRecord"]
 
 FORMAT = 1
+LARGEST = 64 << 20  # bytes; a confusion matrix of 1,000 classes has 8 million
 
 # What this program reads out of a record's parts; later versions may add to them.
 NEEDED = {
@@ -101,7 +102,7 @@ class RunRecord:
         """
         path = folder / RECORD
         try:
-            return cls.from_dict(json.loads(path.read_text(encoding="utf-8")))
+            return cls.from_dict(json.loads(read_within(path, LARGEST)))
         except FileNotFoundError:
             raise DpvdError(f"{folder} holds no finished run: there is no {RECORD} in it") from None
         except (OSError, ValueError, RecursionError) as error:

@@ -6,7 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import make_folder, remove_partials, write_atomically
+from dpvd.files import (
+    LARGEST_NOTE,
+    make_folder,
+    read_within,
+    remove_partials,
+    write_atomically,
+)
 from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
@@ -117,7 +123,7 @@ def read_key(folder: Path) -> bytes:
     _read_options(folder)  # where there are none, nothing has begun
     path = folder / CHECKSUM_KEY
     try:
-        return bytes.fromhex(path.read_text(encoding="ascii").strip())
+        return bytes.fromhex(read_within(path, LARGEST_NOTE).decode("ascii").strip())
     except (OSError, ValueError) as error:
         raise DpvdError(
             f"the key {path} of the data's checksum cannot be read: without it the run in"
@@ -139,7 +145,7 @@ def check_contents(folder: Path, contents: Mapping[str, str]) -> None:
     """
     path = folder / CONTENTS
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = json.loads(read_within(path, LARGEST_NOTE))
     except (OSError, ValueError) as error:
         raise DpvdError(
             f"{path} cannot be read ({error}): without it the run in {folder} cannot be resumed"
@@ -155,7 +161,7 @@ def check_contents(folder: Path, contents: Mapping[str, str]) -> None:
 def _read_options(folder: Path) -> dict[str, Any]:
     path = folder / OPTIONS
     try:
-        started = json.loads(path.read_text(encoding="utf-8"))
+        started = json.loads(read_within(path, LARGEST_NOTE))
     except (FileNotFoundError, NotADirectoryError):
         raise DpvdError(
             f"there is no run to resume in {folder}: leave out --resume to start one"

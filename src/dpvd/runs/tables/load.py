@@ -39,16 +39,14 @@ class TrainedTable:
             raise DpvdError(f"the run in {folder} is not one on a table")
         try:
             self.encoder = Encoder.from_dict(self.record.table["encoder"])
-            self.model = self._build(self.record.model["network"])
+            self._check(self.record.model["network"])
         except (KeyError, TypeError) as error:
             raise DpvdError(f"the record in {folder} is damaged: {error!r}") from error
-        if self.model.features != self.encoder.width:
-            raise DpvdError(f"the record in {folder} is damaged: encoder and model do not fit")
         if list(self.classes) != self.record.table.get("classes"):
             raise DpvdError(
                 f"the record in {folder} is damaged: it names the classes twice, and differently"
             )
-        self._load(folder / MODEL)
+        self.model = self._load(folder / MODEL)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -61,6 +59,17 @@ class TrainedTable:
         """Yield each batch of a table with what the model says of it, found by column name."""
         for frame, x in encoded_batches(source, self.encoder):
             yield frame, self.model.predict(torch.from_numpy(x), draws=samples)
+
+    def _check(self, network: dict[str, Any]) -> None:
+        """Raise unless a network of these sizes belongs to the encoder."""
+        width = network["features"]
+        classes = network["classes"]
+        if width != self.encoder.width or classes != (len(self.classes) or None):
+            raise DpvdError(
+                "the record is damaged: its encoder makes"
+                f" {self.encoder.width} features of {len(self.classes)} classes, and its model has"
+                f" {width} of {classes}"
+            )
 
     def _build(self, network: dict[str, Any]) -> TableModel:
         bounds = self.encoder.schema.target.bounds
@@ -75,9 +84,12 @@ class TrainedTable:
             points=network.get("points", False),
         )
 
-    def _load(self, path: Path) -> None:
-        load_model(self.model, path, self.record.model, unbounded=("bound",))
+    def _load(self, path: Path) -> TableModel:
+        network = self.record.model["network"]
+        model = load_model(
+            lambda: self._build(network), path, self.record.model, unbounded=("bound",)
+        )
         for release in self.record.releases:
             plan = PrivacyPlan.from_dict(release["plan"])
-            remember(self.model, plan, plan.steps)
-        self.model.eval()
+            remember(model, plan, plan.steps)
+        return model.eval()
