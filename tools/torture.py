@@ -36,7 +36,13 @@ WORKLOADS = {
     " --delta 1e-5 --private-bounds 1 --test-fraction 0.2",
     "images": "train {place}/images.npz --epsilon 2 --delta 1e-5 --epochs 3 --batch-size 50"
     " --test-fraction 0.2",
+    "sets": "train digits --epsilon 8 --delta 1e-5 --hidden 16 --epochs 6 --batch-size 200"
+    " --recipe paper --prediction-sets 0.3",
+    "account": "train digits --epsilon 1 --delta 1e-5 --hidden 16 --epochs 6 --batch-size 200"
+    " --recipe paper",
 }
+DRAWING = ("account",)  # those that draw from an account of the data
+LIMIT = 1.2  # ε of it: for one run and not for two
 
 
 @dataclass
@@ -80,6 +86,16 @@ def charged(folder: Path) -> dict[str, int]:
     return found
 
 
+def drawn(account: Path) -> int:
+    """Steps that an account counts, on its complete lines: read here, not by the package."""
+    steps: dict[str, int] = {}
+    for line in account.read_bytes().split(b"\n")[1:-1]:
+        entry = json.loads(line)
+        run = entry.get("reserve", entry.get("settle"))
+        steps[run] = sum(kind["count"] for kind in entry["cost"]["steps"])
+    return sum(steps.values())
+
+
 def released(run: Run) -> int:
     """How many different noisy results the processes had."""
     notes = run.observed.read_text().splitlines() if run.observed.exists() else []
@@ -112,6 +128,9 @@ def torture(run: Run, random_source: random.Random, whole: tuple[float, int], ta
         tally: what is found goes into it.
     """
     seconds, calls = whole
+    if not open_account(run):
+        tally.problems.append(f"{run.folder}: no account could be made, {_last_words(run)}")
+        return
     before: dict[str, int] = {}
     tally.runs += 1
     for attempt in itertools.count():
@@ -125,7 +144,7 @@ def torture(run: Run, random_source: random.Random, whole: tuple[float, int], ta
             child.kill()
         child.join()
         now = charged(run.folder)
-        tally.problems += _losses(run, before, now)
+        tally.problems += losses(run, before, now)
         before = now
         if child.exitcode == 0:
             break
@@ -138,7 +157,15 @@ def torture(run: Run, random_source: random.Random, whole: tuple[float, int], ta
     tally.problems += _flaws_at_the_end(run)
 
 
-def _losses(run: Run, before: dict[str, int], now: dict[str, int]) -> list[str]:
+def open_account(run: Run) -> bool:
+    """Make the account that a run draws from, if it draws; returns whether it is there."""
+    if run.account is None:
+        return True
+    limit = ["--epsilon", str(LIMIT), "--delta", "1e-5"]
+    return finish(["account", str(run.account), *limit], run) == 0
+
+
+def losses(run: Run, before: dict[str, int], now: dict[str, int]) -> list[str]:
     """Charges that are gone, or releases that nothing was charged for."""
     found = [
         f"{run.folder}: {name} fell from {steps} to {now.get(name, 0)}"
@@ -147,6 +174,8 @@ def _losses(run: Run, before: dict[str, int], now: dict[str, int]) -> list[str]:
     ]
     if released(run) > sum(now.values()):
         found.append(f"{run.folder}: {released(run)} released, {sum(now.values())} charged")
+    if run.account is not None and drawn(run.account) < sum(now.values()):
+        found.append(f"{run.folder}: {drawn(run.account)} drawn, {sum(now.values())} charged")
     return found
 
 
@@ -161,8 +190,22 @@ def _flaws_at_the_end(run: Run) -> list[str]:
     left = [path.name for path in run.folder.rglob("*.partial")]
     if left:
         found.append(f"{run.folder}: left over {left}")
+    if run.account is not None:
+        found += _flaws_of_the_account(run, run.account)
     if "Traceback" in run.said.read_text():
         found.append(f"{run.folder}: a traceback, {_last_words(run)}")
+    return found
+
+
+def _flaws_of_the_account(run: Run, account: Path) -> list[str]:
+    """The account has what the ledgers have, and no room for a second run."""
+    found = []
+    steps = sum(charged(run.folder).values())
+    if drawn(account) != steps:
+        found.append(f"{run.folder}: {drawn(account)} drawn at the end, {steps} charged")
+    second = run.folder.with_name(f"{run.folder.name}-second")
+    if finish([*run.line, "--account", str(account), "--out", str(second)], run) != 2:
+        found.append(f"{run.folder}: a second run was not refused, {_last_words(run)}")
     return found
 
 
@@ -196,7 +239,8 @@ def workloads(place: Path, names: list[str]) -> dict[str, tuple[tuple[str, ...],
         line = tuple(WORKLOADS[name].format(place=place).split())
         took = []
         for attempt in ("first", "second"):  # the first one warms caches up
-            run = Run(place / f"{name}-{attempt}", line)
+            run = Run(place / f"{name}-{attempt}", line, name in DRAWING)
+            open_account(run)
             started = time.monotonic()
             if finish(run.command(), run):
                 raise SystemExit(f"{name} does not even run undisturbed: {_last_words(run)}")
@@ -216,7 +260,8 @@ def torture_all(kills: int, names: list[str], seed: int, place: Path) -> Tally:
     while tally.kills < kills and not tally.problems:
         name = names[tally.runs % len(names)]
         line, seconds, calls = known[name]
-        torture(Run(place / f"{name}-{tally.runs}", line), random_source, (seconds, calls), tally)
+        run = Run(place / f"{name}-{tally.runs}", line, name in DRAWING)
+        torture(run, random_source, (seconds, calls), tally)
     return tally
 
 

@@ -13,7 +13,7 @@ import dpvd.cli.show  # commands are loaded when they are asked for: here once, 
 import dpvd.cli.train
 import dpvd.cli.verify
 import dpvd.report.figures
-from dpvd.statistics import bounds, categories, moments
+from dpvd.statistics import bounds, categories, moments, score_counts
 from dpvd.training.update import Update
 
 __all__ = ["Run", "program"]
@@ -23,10 +23,11 @@ WATCHED = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "os.chmo
 
 @dataclass(frozen=True)
 class Run:
-    """One run: its folder, its command line, and where its processes note releases."""
+    """One run: its folder, its command line, whether it draws from an account, and its notes."""
 
     folder: Path
     line: tuple[str, ...]
+    draws: bool = False
 
     @property
     def observed(self) -> Path:
@@ -36,10 +37,16 @@ class Run:
     def said(self) -> Path:
         return self.folder.with_suffix(".said")
 
+    @property
+    def account(self) -> Path | None:
+        """Of the run's data, if it draws from one: a file that only this run draws from."""
+        return self.folder.with_name(f"{self.folder.name}-account") if self.draws else None
+
     def command(self) -> list[str]:
         """The next command that a user would give: to begin, or to go on."""
         begun = (self.folder / "options.json").exists()
-        return [*self.line, "--out", str(self.folder), *(["--resume"] if begun else [])]
+        account = [] if self.account is None else ["--account", str(self.account)]
+        return [*self.line, *account, "--out", str(self.folder), *(["--resume"] if begun else [])]
 
 
 def program(command: list[str], run: Run, instant: int | None) -> None:
@@ -65,7 +72,7 @@ def watch_releases(notes: int) -> None:
         os.write(notes, f"step {uuid4().hex}\n".encode())
 
     Update.release = step  # type: ignore[method-assign]
-    for module in (bounds, categories, moments):
+    for module in (bounds, categories, moments, score_counts):
         release = module.release_total
 
         def released(total: Any, *rest: Any, release: Any = release, **options: Any) -> float:

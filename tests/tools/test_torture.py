@@ -3,7 +3,9 @@
 import sys
 
 import pytest
-from tools.torture import Run, charged, released, torture_all
+from tools.torture import Run, charged, drawn, losses, released, torture_all
+
+from dpvd.privacy import Cost, DataAccount, poisson_event
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs SIGKILL")
@@ -21,3 +23,15 @@ def test_a_release_that_nothing_was_charged_for_is_seen(tmp_path):
     run.observed.write_text("step a\nstep b\nstep b\nsum c\n")
     assert charged(run.folder) == {"ledger.jsonl": 2}  # a line without its end does not count
     assert released(run) == 3
+
+
+def test_a_charge_that_the_account_does_not_count_is_seen(tmp_path):
+    run = Run(tmp_path / "run", (), draws=True)
+    run.folder.mkdir()
+    account = DataAccount.create(run.account, epsilon=9.0, delta=1e-5)
+    number = account.reserve("run", Cost.of(poisson_event(2.0, 0.5, 3)))
+    (run.folder / "ledger.jsonl").write_text('{"plan": {}}\n{"steps": 3}\n')
+    assert drawn(run.account) == 3
+    assert losses(run, {}, charged(run.folder)) == []
+    account.settle(number, Cost.of(poisson_event(2.0, 0.5, 2)))
+    assert losses(run, {}, charged(run.folder)) == [f"{run.folder}: 2 drawn, 3 charged"]
