@@ -1,18 +1,21 @@
 """Readers of damaged files raise one exception type; ``make fuzz`` reads a million of them."""
 
 import json
+import shutil
 import zipfile
 
 import numpy as np
 import pytest
-from tools.fuzz import RECORD, Reader, change_json, fuzz, readers
+from tools.fuzz import RECORD, Reader, change_json, fuzz, readers, renewed, unpack
 
-from dpvd.data import load_arrays, read_schema
+from dpvd.data import load_arrays, read_array, read_schema
 from dpvd.errors import DpvdError, is_finite_number
 from dpvd.grads import Clipping
 from dpvd.privacy import Ledger
-from dpvd.runs import RunRecord
+from dpvd.runs import RunRecord, verify_run
+from dpvd.runs.draw import known_starts
 from dpvd.runs.manifest import read_manifest
+from dpvd.runs.run_dir import reopen_run_dir
 from dpvd.training.checkpoint import FORMAT, Checkpoint
 
 NAMES = [
@@ -26,20 +29,54 @@ NAMES = [
     "model.safetensors",
     "checkpoint.safetensors",
     "manifest.json",
+    "account",
+    "account.json",
+    "options.json",
+    "signed/officer.key",
+    "signed/officer.pub",
+    "signed/signature.txt",
+    "array.npy",
+    "table.arrow",
+    "digits.idx",
+    "images.zip",
+    "table.zip",
 ]
 
 
+@pytest.fixture(scope="module")
+def known(tmp_path_factory):
+    """A folder, and the readers of files in it by name."""
+    place = tmp_path_factory.mktemp("fuzz")
+    return place, {reader.name: reader for reader in readers(place)}
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_damaged_files_are_read_or_refused(tmp_path, name):
-    (reader,) = [each for each in readers(tmp_path) if each.name == name]
-    path = tmp_path / name
+def test_damaged_files_are_read_or_refused(known, name):
+    place, by_name = known
+    reader = by_name[name]
+    path = place / name
     path.write_bytes(reader.valid)
     reader.read(path)  # as it is, it is read
-    assert fuzz(reader, 60, seed=2, place=tmp_path) == []
+    inputs = 60 if reader.share == 1 else 8
+    assert fuzz(reader, inputs, seed=2, place=place) == []
 
 
-def test_all_readers_are_here(tmp_path):
-    assert [each.name for each in readers(tmp_path)] == NAMES
+def test_all_readers_are_here(known):
+    assert list(known[1]) == NAMES
+
+
+@pytest.mark.parametrize("name", ["images.zip", "table.zip"])
+def test_a_folder_whose_checksums_were_made_anew_holds(known, name):
+    place, by_name = known
+    members = unpack(by_name[name].valid)
+    record = json.loads(members["record.json"])
+    record["seed"] = 77
+    members["record.json"] = json.dumps(record).encode()
+    (place / "run").mkdir(exist_ok=True)
+    for file, content in renewed(members).items():
+        (place / "run" / file).write_bytes(content)
+    assert verify_run(place / "run").problems == []
+    shutil.rmtree(place / "run")
 
 
 def test_a_reader_that_lets_another_exception_out_is_found(tmp_path):
@@ -49,6 +86,14 @@ def test_a_reader_that_lets_another_exception_out_is_found(tmp_path):
 
 
 # What fuzzing has found.
+
+
+def test_a_header_of_an_array_that_never_ends_is_refused(tmp_path):
+    header = b"{'descr': (((" + b" " * 51 + b"\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+    (tmp_path / "x.npy").write_bytes(content)
+    with pytest.raises(DpvdError, match="is damaged"):
+        read_array(tmp_path / "x.npy")
 
 
 def test_an_integer_beyond_floating_point_is_no_finite_number():
@@ -73,6 +118,15 @@ def test_a_ledger_without_end_is_refused(tmp_path, line):
     (tmp_path / "ledger.jsonl").write_bytes(line + b"\n")
     with pytest.raises(DpvdError, match="does not begin like a ledger"):
         Ledger.open(tmp_path / "ledger.jsonl")
+
+
+def test_options_and_starts_without_end_are_refused(tmp_path):
+    (tmp_path / "options.json").write_text("[" * 100_000)
+    with pytest.raises(DpvdError, match="cannot be read"):
+        reopen_run_dir(tmp_path, {})
+    (tmp_path / "account.json").write_text("[" * 100_000)
+    with pytest.raises(DpvdError, match="cannot be read"):
+        known_starts(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["files", "heads"])

@@ -130,8 +130,10 @@ def read_file(path: Path) -> np.ndarray:
     _check_file(path, ".npy", _NPY)
     try:
         array: np.ndarray = np.load(path, allow_pickle=False)
-    except (ValueError, EOFError, OSError) as error:
+    except (ValueError, EOFError, OSError, MemoryError) as error:
         raise DpvdError(_broken(path, error)) from error
+    except Exception as error:  # what a header provokes that is no Python text
+        raise DpvdError(f"{path} is damaged ({type(error).__name__}): write it again") from error
     return array
 
 

@@ -25,6 +25,7 @@ __all__ = ["second_opinion"]
 _CELLS = 1 << 16  # of noise, for one step
 _REACH = 14.0  # standard deviations: of the noise of a step, and of the loss of all of them
 _MOST_POINTS = 1 << 22
+_MOST_CELLS = 2**62  # of the grid, between a loss and the mean: whole numbers end there
 _POINTS_PER_DEVIATION = 40.0
 
 
@@ -79,6 +80,8 @@ def _epsilon(steps: Mapping[Step, int], delta: float, relation: Relation, swappe
         values, masses = losses[step]
         # Each step around its own mean: the sum then stays around 0, where the window is.
         centred = values - float(masses @ values)
+        if not float(np.abs(centred).max()) < _MOST_CELLS * spacing:  # of numbers beyond reason
+            return math.inf
         spectrum *= rfft(_on_grid(centred, masses, spacing, points)) ** count
     composed = np.maximum(irfft(spectrum, points), 0.0)
     masses = np.fft.fftshift(composed)  # from the order 0, 1, ..., -2, -1

@@ -16,7 +16,7 @@ from dpvd.runs.charged import charged_in
 from dpvd.runs.options import RunOptions
 from dpvd.runs.run_dir import ACCOUNT
 
-__all__ = ["DRAWN", "Draw", "drawing", "file_parts", "settle_finished"]
+__all__ = ["DRAWN", "Draw", "drawing", "file_parts", "known_starts", "settle_finished"]
 
 DRAWN = "drawn from the account of the data"
 """Begins what a statement has seen of the account that its run drew from."""
@@ -78,7 +78,7 @@ def drawing(
         yield None
         return
     account = DataAccount.open(options.account)
-    run, starts = _known(folder)
+    run, starts = known_starts(folder)
     start = secrets.token_hex(16)
     # In the folder first: a start that the account knows and the folder does not is a copy's.
     _note(folder, run, [*starts, start])
@@ -105,7 +105,7 @@ def settle_finished(options: RunOptions, folder: Path) -> None:
     """Settle a run that was finished, and killed before it could do so itself."""
     if options.account is None or not (folder / ACCOUNT).exists():
         return
-    run, _ = _known(folder)
+    run, _ = known_starts(folder)
     account = DataAccount.open(options.account)
     for drawn in account.drawn:
         if drawn.run == run and not drawn.settled:
@@ -130,15 +130,19 @@ def _charged(folder: Path, failure: float) -> Cost:
     return Cost(steps, failure)
 
 
-def _known(folder: Path) -> tuple[str, list[str]]:
-    """The run's number, which is drawn if it has none, and its starts so far."""
+def known_starts(folder: Path) -> tuple[str, list[str]]:
+    """The run's number in its account, which is drawn if it has none, and its starts so far.
+
+    Raises:
+        DpvdError: if the file that holds them is damaged.
+    """
     path = folder / ACCOUNT
     if not path.exists():
         return secrets.token_hex(16), []
     try:
         values = json.loads(read_within(path, LARGEST_NOTE))
         return str(values["run"]), [str(start) for start in values["starts"]]
-    except (OSError, KeyError, TypeError, ValueError) as error:
+    except (OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise DpvdError(
             f"{path} cannot be read ({error}): restore it from a copy, or start a new run"
         ) from error

@@ -146,7 +146,7 @@ def check_contents(folder: Path, contents: Mapping[str, str]) -> None:
     path = folder / CONTENTS
     try:
         before = json.loads(read_within(path, LARGEST_NOTE))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DpvdError(
             f"{path} cannot be read ({error}): without it the run in {folder} cannot be resumed"
         ) from error
@@ -166,7 +166,7 @@ def _read_options(folder: Path) -> dict[str, Any]:
         raise DpvdError(
             f"there is no run to resume in {folder}: leave out --resume to start one"
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise DpvdError(
             f"{path} cannot be read ({error}): restore it from a copy, or start a new run"
         ) from error
