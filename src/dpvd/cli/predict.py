@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 import typer
 from torch import Tensor
@@ -17,6 +16,7 @@ from dpvd.cli.options import AsJson
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.cli.table_predictions import TablePredictions
 from dpvd.data import open_table, read_array
+from dpvd.data.arrays import read_file
 from dpvd.errors import DpvdError, positive_int
 from dpvd.files import replacing
 from dpvd.runs import RunRecord, TrainedRun, TrainedTable
@@ -148,12 +148,7 @@ def _read(path: Path) -> Tensor:
 def _values(path: Path) -> Any:
     if path.suffix == ".npz":
         return read_array(path)
-    return _read_npy(path) if path.suffix == ".npy" else _read_csv(path)
-
-
-def _read_npy(path: Path) -> npt.NDArray[Any]:
-    with path.open("rb") as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
+    return read_file(path) if path.suffix == ".npy" else _read_csv(path)
 
 
 def _read_csv(path: Path) -> list[list[float]]:
