@@ -15,8 +15,7 @@ from dpvd.cli.console import print_json
 from dpvd.cli.options import AsJson
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.cli.table_predictions import TablePredictions
-from dpvd.data import open_table, read_array
-from dpvd.data.arrays import read_file
+from dpvd.data import open_table, read_array, read_file
 from dpvd.errors import DpvdError, positive_int
 from dpvd.files import replacing
 from dpvd.runs import RunRecord, TrainedRun, TrainedTable

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from dpvd.data.array_tables import ARRAY_ENDINGS, array_test, holds_images
-from dpvd.data.arrays import ArrayData, load_arrays, read_array
+from dpvd.data.arrays import ArrayData, load_arrays, read_array, read_file
 from dpvd.data.column import Column, Kind, Missing, Source, Target, Unseen
 from dpvd.data.dataset import Dataset, validate
 from dpvd.data.digits import load_digits
@@ -64,6 +64,7 @@ __all__ = [
     "parsed_once",
     "prepare",
     "read_array",
+    "read_file",
     "read_schema",
     "repeated_identifiers",
     "schema_text",
