@@ -6,7 +6,18 @@ import zipfile
 
 import numpy as np
 import pytest
-from tools.fuzz import RECORD, Reader, change_json, fuzz, readers, renewed, unpack
+from tools.fuzz import (
+    RECORD,
+    Reader,
+    change_json,
+    fuzz,
+    pack,
+    read_folder,
+    readers,
+    renewed,
+    unpack,
+    with_plan,
+)
 
 from dpvd.data import load_arrays, read_array, read_schema
 from dpvd.errors import DpvdError, is_finite_number
@@ -127,6 +138,30 @@ def test_options_and_starts_without_end_are_refused(tmp_path):
     (tmp_path / "account.json").write_text("[" * 100_000)
     with pytest.raises(DpvdError, match="cannot be read"):
         known_starts(tmp_path)
+
+
+@pytest.mark.parametrize("noise", [1e-300, 1e300])
+def test_plans_that_nobody_can_account_for_are_not_verified(known, noise):
+    place, by_name = known
+    members = unpack(by_name["images.zip"].valid)
+    record = json.loads(members["record.json"])
+    plan = {**record["plan"], "noise_multiplier": noise}
+    members["ledger.jsonl"] = with_plan(members["ledger.jsonl"], record["plan"], plan)
+    members["record.json"] = json.dumps({**record, "plan": plan}).encode()
+    (place / "run.zip").write_bytes(pack(renewed(members)))
+    read_folder(place / "run.zip")
+    assert not verify_run(place / "run").holds
+
+
+def test_layers_that_are_no_words_are_shown(known):
+    place, by_name = known
+    members = unpack(by_name["images.zip"].valid)
+    record = json.loads(members["record.json"])
+    for layers in (["Linear", [1]], 7, None):
+        record["model"]["layers"] = layers
+        members["record.json"] = json.dumps(record).encode()
+        (place / "run.zip").write_bytes(pack(renewed(members)))
+        read_folder(place / "run.zip")
 
 
 @pytest.mark.parametrize("part", ["files", "heads"])

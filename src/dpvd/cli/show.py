@@ -119,13 +119,17 @@ def _show_finished(run: Path, record: RunRecord) -> None:
         print_line(f"report {run / REPORT}")
 
 
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
 def _rows(record: RunRecord) -> dict[str, str]:
     """What the table shows, by name."""
     dataset = record.dataset
     rows = {
         **_results(record.test),
         "data": f"{dataset['name']}, {dataset['train']:,} to train, {dataset['test']:,} to test",
-        "network": ", ".join(record.model["layers"]),
+        "network": ", ".join(map(str, _listed(record.model["layers"]))),
         "method": f"{record.method}, seed {record.seed}",
         "plan": _phrase(record.plan),
     }

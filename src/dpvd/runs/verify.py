@@ -105,8 +105,9 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
         if all(check.holds for check in looked):
             try:
                 looked += _statement(record, ledgers, epsilons)
-            except MemoryError:  # plans of a stranger can be ones that nobody can account for
-                detail = "to account for these plans takes more memory than there is"
+            except (ArithmeticError, MemoryError, ValueError) as error:
+                # A stranger's plan may have numbers that no accountant was made for.
+                detail = f"these plans cannot be accounted for ({type(error).__name__})"
                 looked.append(Check("epsilon", False, detail))
     return Verification(tuple(looked), epsilons)
 
