@@ -153,14 +153,17 @@ def test_plans_that_nobody_can_account_for_are_not_verified(known, noise):
     assert not verify_run(place / "run").holds
 
 
-def test_layers_that_are_no_words_are_shown(known):
+@pytest.mark.parametrize(
+    ("part", "name", "value"), [("model", "layers", [[1]]), ("dataset", "train", "many")]
+)
+def test_a_record_that_cannot_be_shown_is_refused(known, part, name, value):
     place, by_name = known
     members = unpack(by_name["images.zip"].valid)
     record = json.loads(members["record.json"])
-    for layers in (["Linear", [1]], 7, None):
-        record["model"]["layers"] = layers
-        members["record.json"] = json.dumps(record).encode()
-        (place / "run.zip").write_bytes(pack(renewed(members)))
+    record[part][name] = value
+    members["record.json"] = json.dumps(record).encode()
+    (place / "run.zip").write_bytes(pack(renewed(members)))
+    with pytest.raises(DpvdError, match="is damaged"):
         read_folder(place / "run.zip")
 
 

@@ -110,17 +110,20 @@ def _check(
 
 
 def _show_finished(run: Path, record: RunRecord) -> None:
-    print_text(record.guarantee["sentence"], "bold")
+    try:
+        rows = _rows(record)
+    except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
+        raise DpvdError(
+            f"the record in {run} is damaged ({type(error).__name__}): restore it from a copy, or"
+            " look at it with --json"
+        ) from error
+    print_text(str(record.guarantee["sentence"]), "bold")
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    for name, value in (_rows(record) | {"checked": verify_run(run).verdict}).items():
+    for name, value in (rows | {"checked": verify_run(run).verdict}).items():
         table.add_row(name, Text(value))
     out.print(table, soft_wrap=False)
     if (run / REPORT).exists():
         print_line(f"report {run / REPORT}")
-
-
-def _listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
 
 
 def _rows(record: RunRecord) -> dict[str, str]:
@@ -129,7 +132,7 @@ def _rows(record: RunRecord) -> dict[str, str]:
     rows = {
         **_results(record.test),
         "data": f"{dataset['name']}, {dataset['train']:,} to train, {dataset['test']:,} to test",
-        "network": ", ".join(map(str, _listed(record.model["layers"]))),
+        "network": ", ".join(record.model["layers"]),
         "method": f"{record.method}, seed {record.seed}",
         "plan": _phrase(record.plan),
     }

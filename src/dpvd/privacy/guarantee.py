@@ -78,6 +78,9 @@ class Guarantee:
         non_negative(steps=self.steps, noise_multiplier=self.noise_multiplier)
         object.__setattr__(self, "relation", Relation.parse(self.relation))
         object.__setattr__(self, "accountant", AccountantName.parse(self.accountant))
+        for name in ("sampling", "noise_source"):
+            if not isinstance(getattr(self, name), str):
+                raise DpvdError(f"{name} must be words, got {getattr(self, name)!r}")
         object.__setattr__(self, "unit", phrase(self.unit, "unit"))
         if self.also_released:
             released = phrase(self.also_released, "also_released")

@@ -68,5 +68,5 @@ class TrainedRun:
         # Whoever trains it further goes on counting.
         whole = {"plan": self.record.plan, "steps": self.record.guarantee["steps"]}
         for entry in self.record.releases or [whole]:
-            remember(model, PrivacyPlan.from_dict(entry["plan"]), entry["steps"])
+            remember(model, PrivacyPlan.from_dict(entry.get("plan", {})), entry.get("steps", -1))
         return model.eval()

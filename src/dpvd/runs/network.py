@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from dpvd.data import centred, flatten, unit_norm
-from dpvd.errors import Choice, DpvdError, exact_fields, positive_int
+from dpvd.errors import Choice, DpvdError, exact_fields, positive, positive_int
 from dpvd.features import FeatureSpec, extract
 from dpvd.nn import variational
 from dpvd.runs.recipes import NETWORKS, NetworkKind, NetworkRecipe, NetworkRule
@@ -81,6 +81,9 @@ class NetworkSpec:
 
     def __post_init__(self) -> None:
         positive_int(features=self.features, classes=self.classes)
+        if self.input_norm is not None:
+            positive(input_norm=self.input_norm)
+            object.__setattr__(self, "input_norm", float(self.input_norm))
         if self.kind not in NETWORKS:
             raise DpvdError(
                 f"the kind of a network must be one of {', '.join(NETWORKS)}, got {self.kind}"

@@ -140,6 +140,10 @@ class RunRecord:
         for name, needed in NEEDED.items():
             if not set(needed) <= set(getattr(self, name)):
                 raise DpvdError(f"the part {name!r} is missing or incomplete")
+        if not isinstance(self.model["network"], dict):
+            raise DpvdError("the part 'model' does not describe a network")
+        if not all(isinstance(entry, dict) for entry in self.releases):
+            raise DpvdError("the part 'releases' is not a list of releases")
         measured = [name in self.test for name in TEST_OF_CLASSES]
         if any(measured) and not all(measured):
             raise DpvdError("the part 'test' is missing or incomplete")

@@ -16,7 +16,7 @@ from uuid import uuid4
 from dp_accounting import ComposedDpEvent, DpEvent
 from torch import Tensor, nn
 
-from dpvd.errors import DpvdError
+from dpvd.errors import DpvdError, non_negative
 from dpvd.grads import digest
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee
@@ -274,6 +274,7 @@ class Account:
 
 def remember(model: nn.Module, plan: PrivacyPlan, charged: int) -> None:
     """Note on a model that steps of a plan were charged to it, as when it is read from a file."""
+    non_negative(charged=charged)
     Account(model, plan, announce=False).charge_up_to(charged)
 
 

@@ -90,6 +90,6 @@ class TrainedTable:
             lambda: self._build(network), path, self.record.model, unbounded=("bound",)
         )
         for release in self.record.releases:
-            plan = PrivacyPlan.from_dict(release["plan"])
+            plan = PrivacyPlan.from_dict(release.get("plan", {}))
             remember(model, plan, plan.steps)
         return model.eval()
