@@ -22,6 +22,7 @@ __all__ = [
     "read_within",
     "remove_partials",
     "replacing",
+    "size_within",
     "sync_folder",
     "write_atomically",
 ]
@@ -103,6 +104,16 @@ def create_private(path: Path, content: bytes) -> None:
 def read_within(path: Path, most: int) -> bytes:
     """The bytes of a file, if it is one and not larger than its kind can be.
 
+    Raises: as `size_within`.
+    """
+    size = size_within(path, most)
+    with path.open("rb") as file:
+        return file.read(size)
+
+
+def size_within(path: Path, most: int) -> int:
+    """How many bytes a file has, if it is one and not larger than its kind can be.
+
     Whoever gets a folder from a stranger opens files that may be of any size, or no files at all:
     a pipe would be waited for, a device has no end.
 
@@ -120,8 +131,7 @@ def read_within(path: Path, most: int) -> bytes:
             f"{path} has {status.st_size:,} bytes, and a file of its kind has at most {most:,}:"
             " it is not what its name says"
         )
-    with path.open("rb") as file:
-        return file.read(status.st_size)
+    return status.st_size
 
 
 def make_folder(folder: Path, *, mode: int = 0o700) -> None:

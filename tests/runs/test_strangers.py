@@ -124,6 +124,7 @@ def test_what_is_no_file_is_not_waited_for(folder):
     (folder / "record.json").unlink()
     os.mkfifo(folder / "record.json")
     assert_refused(call("show", folder), "is no ordinary file")
+    assert_refused(call("predict", folder, folder.parent / "x.npy"), "is no ordinary file")
     with pytest.raises(DpvdError, match="is no ordinary file"):
         read_within(Path("/dev/zero"), LARGEST_NOTE)
 

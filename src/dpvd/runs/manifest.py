@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from dpvd.errors import DpvdError
-from dpvd.files import remove_partials, write_atomically
+from dpvd.files import remove_partials, size_within, write_atomically
 from dpvd.privacy import Ledger
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import MANIFEST, MODEL, OPTIONS, RECORD
@@ -25,6 +25,7 @@ __all__ = [
 
 _FORMAT = 1
 _LARGEST = 1 << 20  # bytes of a manifest; a longer file is none
+_LARGEST_FILE = 4 << 30  # bytes of a file that it describes: of a model, the largest of them
 _LEDGERS = "ledger*.jsonl"
 
 
@@ -152,6 +153,7 @@ def _names(folder: Path) -> Iterator[str]:
 def checksum(path: Path) -> str:
     """SHA-256 of a file, read in pieces."""
     try:
+        size_within(path, _LARGEST_FILE)
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
