@@ -19,7 +19,14 @@ from dpvd.errors import DpvdError
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-__all__ = ["ALONE", "Ranks", "StoppedByAnother", "processes_around", "refuse_untold_group"]
+__all__ = [
+    "ALONE",
+    "Ranks",
+    "StoppedByAnother",
+    "backend_for",
+    "processes_around",
+    "refuse_untold_group",
+]
 
 _DIGEST = 32  # bytes
 
@@ -179,9 +186,9 @@ class Ranks:
         Between two ranks they arrive in the order in which they were sent.
         """
         assert self.group is not None  # several ranks are a group
-        leaving = [(rank, tensor.to(self._device)) for rank, tensor in sent if len(tensor)]
+        leaving = [(rank, self._sendable(tensor)) for rank, tensor in sent if len(tensor)]
         filled = [(rank, tensor) for rank, tensor in received if len(tensor)]
-        landing = [(rank, tensor.to(self._device)) for rank, tensor in filled]
+        landing = [(rank, self._sendable(tensor)) for rank, tensor in filled]
         operations = []
         for function, messages in ((distributed.isend, leaving), (distributed.irecv, landing)):
             for rank, tensor in messages:
@@ -191,18 +198,21 @@ class Ranks:
         for work in works:
             work.wait()
         for (_, tensor), (_, landed) in zip(filled, landing, strict=True):
-            if landed is not tensor:
-                tensor.copy_(landed)
+            _take_over(landed, tensor)
 
     def add_up(self, total: Tensor) -> None:
         """Replace a tensor by the sum of all ranks' tensors."""
         if self.are_several:
-            distributed.all_reduce(total, group=self.group)
+            message = self._sendable(total)
+            distributed.all_reduce(message, group=self.group)
+            _take_over(message, total)
 
     def take_from_first(self, tensor: Tensor) -> None:
         """Overwrite a tensor with that of the first rank."""
         if self.are_several:
-            distributed.broadcast(tensor, group_src=0, group=self.group)
+            message = self._sendable(tensor)
+            distributed.broadcast(message, group_src=0, group=self.group)
+            _take_over(message, tensor)
 
     def bytes_of_first(self, own: bytes) -> bytes:
         """The bytes of the first rank, such as a key that it drew."""
@@ -218,10 +228,26 @@ class Ranks:
         """A message of whole numbers, where the group's backend can send it."""
         return torch.tensor(values, dtype=torch.int64, device=self._device)
 
+    def _sendable(self, tensor: Tensor) -> Tensor:
+        """The tensor itself, or a copy, where and as the group's backend can send it."""
+        return tensor.detach().to(self._device).contiguous()
+
     @property
     def _device(self) -> str:
         """Where the group's backend takes messages from."""
         return "cuda" if distributed.get_backend(self.group) == "nccl" else "cpu"
+
+
+def backend_for(device: torch.device | str) -> str:
+    """The backend of torch for groups whose models are on a device."""
+    return "nccl" if torch.device(device).type == "cuda" else "gloo"
+
+
+@torch.no_grad()
+def _take_over(message: Tensor, tensor: Tensor) -> None:
+    """Write what came as a message into the tensor that it is for, unless it is there already."""
+    if message.data_ptr() != tensor.data_ptr():
+        tensor.copy_(message)
 
 
 def _cut(vector: Tensor, part: range) -> Tensor:

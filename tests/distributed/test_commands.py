@@ -22,13 +22,17 @@ LAUNCHER = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 SAME = {"method": "dpsgd", "seeded_noise": True, "json": True}
 
 
-def start(*command: object) -> subprocess.Popen[str]:
+def start(
+    *command: object, folder: Path | None = None, **variables: object
+) -> subprocess.Popen[str]:
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
         "OMP_NUM_THREADS": "1",
+        **{name: str(value) for name, value in variables.items()},
     }
     return subprocess.Popen(
         [*map(str, command)],
+        cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -92,6 +96,62 @@ def test_a_process_that_is_killed_ends_the_run_which_another_number_goes_on_with
     resumed = call(*line, "--resume")
     assert resumed.code == 0, resumed.err
     assert resumed.json["steps"] > charged
+
+
+class TestRestart:
+    """By the launcher: the second start goes on in the folder of the first."""
+
+    @pytest.mark.parametrize("command", [(*LAUNCHER, "--max-restarts=1", "-m", "dpvd"), MODULE])
+    def test_a_restarted_run_spends_one_budget(
+        self, command: tuple[str, ...], tmp_path: Path
+    ) -> None:
+        line = train_line(tmp_path, **SAME | {"epochs": 40.0})
+        del line[line.index("--out") : line.index("--out") + 2]
+        of_its_own = command == MODULE
+        more = ("--processes", 2) if of_its_own else ()
+        process = start(*command, *line, *more, folder=tmp_path, PET_MAX_RESTARTS=1)
+        try:
+            _wait_for(lambda: _charged_in(tmp_path) >= 5)
+            # The first process, which holds the ledger, and the other one.
+            os.kill(_child(process.pid, 0 if of_its_own else 1), signal.SIGKILL)
+        finally:
+            out, err = process.communicate(timeout=100)
+        outcome = Outcome(process.returncode, out, err)
+        assert outcome.code == 0, err
+        (folder,) = (tmp_path / "runs").iterdir()
+        assert outcome.json["run"] == str(folder.relative_to(tmp_path))
+        assert _charged(folder) == outcome.json["steps"]
+        assert outcome.json["epsilon"] <= 1
+
+    def test_a_restart_that_knows_no_folder_is_refused(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        line = train_line(tmp_path)
+        del line[line.index("--out") : line.index("--out") + 2]
+        for name, value in (("RESTART_COUNT", 1), ("RUN_ID", "none")):
+            monkeypatch.setenv(f"TORCHELASTIC_{name}", str(value))
+        assert_refused(call(*line), "may have started this run before", "--out", "--rdzv-id")
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+        monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+        assert_refused(call(*line), "may have started this run before")
+        assert not list(tmp_path.iterdir())
+
+    def test_a_restart_begins_what_the_first_start_did_not(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+        assert call(*train_line(tmp_path / "run")).code == 0
+        before = _charged(tmp_path / "run")
+        assert call(*train_line(tmp_path / "run")).code == 0
+        assert _charged(tmp_path / "run") == before
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "0")
+        assert_refused(call(*train_line(tmp_path / "run")), "exists and is not empty")
+
+
+def _charged_in(place: Path) -> int:
+    """The most that a run below a folder was charged."""
+    return max((_charged(path.parent) for path in place.glob("runs/*/ledger.jsonl")), default=0)
 
 
 def _errors(text: str) -> str:

@@ -17,7 +17,11 @@ REFUSED = {
     "untold": "the step was not told",
     "local draws": "drawn by process 0 of 1",
     "other weights": "disagree about the weights",
+    "other order": "disagree about the weights",
     "other plan": "disagree about the plan",
+    "other version": "disagree about the versions of dpvd and torch",
+    "other shapes": "disagree about the names and shapes of the parameters",
+    "other trained": "disagree about which parameters are trained",
     "shuffled": "disagree about the data",
     "declared": "the plan's own draws only",
     "parallel": "give the module inside it",
@@ -28,13 +32,14 @@ REFUSED = {
 }
 
 PAGE = "page:coming-from-opacus.md"
-OTHERS = ("one raises", "ledgers")  # of which the processes say different things
+# Of which the processes say different things.
+OTHERS = ("one raises", "ledgers", "ledger of another plan", "half held")
 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("alone")
-    run_alone(out, *LOOPS, "fitted:-1")
+    run_alone(out, *LOOPS, "tiny", "fitted:never")
     return out
 
 
@@ -47,8 +52,15 @@ def processes(request: pytest.FixtureRequest) -> int:
 @pytest.fixture(scope="module")
 def together(processes: int, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp(f"together-{processes}")
-    jobs = (PAGE, *LOOPS, "fitted:-1", "noise_alone", "draws")
+    jobs = (PAGE, *LOOPS, "fitted:never", "noise_alone", "draws")
     assert run_together(processes, out, *jobs) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def four(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("together-4")
+    assert run_together(4, out, "loop:adam", "tiny", "shared") == 0
     return out
 
 
@@ -62,7 +74,7 @@ def facts(out: Path, job: str, rank: int = 0) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize("job", ["loop-sgd", "loop-adam", "loop-ordinary", "fitted--1"])
+@pytest.mark.parametrize("job", ["loop-sgd", "loop-adam", "loop-ordinary", "fitted-never"])
 def test_all_processes_end_with_the_weights_of_one(
     job: str, alone: Path, together: Path, processes: int
 ) -> None:
@@ -80,7 +92,28 @@ def test_the_program_on_the_page_runs(together: Path, processes: int) -> None:
         assert torch.equal(weights(together, job, rank), weights(together, job))
 
 
-@pytest.mark.parametrize("job", ["loop-sgd", "fitted--1"])
+@pytest.mark.parametrize("job", ["loop-adam", "tiny"])
+def test_four_processes_end_with_the_weights_of_one(job: str, alone: Path, four: Path) -> None:
+    for rank in range(4):
+        found = weights(four, job, rank)
+        torch.testing.assert_close(found, weights(alone, job), rtol=1e-5, atol=1e-5)
+        assert torch.equal(found, weights(four, job))
+        assert facts(four, job, rank)["charged"] == facts(alone, job)["charged"]
+
+
+def test_processes_may_have_no_examples_and_steps_no_batch(alone: Path, four: Path) -> None:
+    sizes = [facts(four, "tiny", rank)["sizes"] for rank in range(4)]
+    assert [max(of_rank) for of_rank in sizes] == [0, 1, 1, 1]  # type: ignore[call-overload]
+    assert min(facts(alone, "tiny")["sizes"]) == 0  # type: ignore[call-overload]
+
+
+def test_weights_and_sums_are_shared_however_they_lie_in_memory(four: Path) -> None:
+    for rank in range(4):
+        assert torch.equal(weights(four, "shared", rank), weights(four, "shared"))
+        assert facts(four, "shared", rank)["total"] == [[10.0] * 3] * 2
+
+
+@pytest.mark.parametrize("job", ["loop-sgd", "fitted-never"])
 def test_the_account_is_that_of_one_process(
     job: str, alone: Path, together: Path, processes: int
 ) -> None:
@@ -99,7 +132,7 @@ def test_the_processes_share_the_batches_of_one(
 
 
 def test_one_ledger_is_written(together: Path) -> None:
-    folder = together / "fitted--1" / "run"
+    folder = together / "fitted-never" / "run"
     assert [path.name for path in folder.glob("*ledger*")] == ["ledger.jsonl"]
     with_plan = worker.plan(steps=20).to_dict()
     ledger = Ledger.open(folder / "ledger.jsonl", with_plan)
@@ -188,6 +221,21 @@ class TestRefusals:
         assert "not drawn by plan.batches" in (folder / "refused-1.txt").read_text()
         assert "another process of the group" in (folder / "refused-0.txt").read_text()
 
+    @pytest.mark.parametrize(
+        ("what", "rank", "words"),
+        [
+            ("ledger of another plan", 0, "the ledger belongs to another plan"),
+            ("half held", 1, "the optimizer does not hold"),
+        ],
+    )
+    def test_what_one_process_lacks_at_the_start_stops_all(
+        self, what: str, rank: int, words: str, refusals: Path
+    ) -> None:
+        folder = refusals / f"refused-{what.replace(' ', '-')}"
+        assert words in (folder / f"refused-{rank}.txt").read_text()
+        other = (folder / f"refused-{1 - rank}.txt").read_text()
+        assert "another process of the group" in other
+
 
 def test_a_launcher_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -197,21 +245,57 @@ def test_a_launcher_without_a_group_is_refused(monkeypatch: pytest.MonkeyPatch) 
         dpvd.PrivateStep(model, worker.loss_fn, worker.plan(), worker.optimizer_of(model, "sgd"))
 
 
+# How the processes end in the step after the seventh, and how many of 20 steps move the weights
+# then: those up to the checkpoint after step 6, and those that were not charged when it ended.
+KILLED = {
+    "fitted:7@last@loss": 6 + 13,
+    "fitted:7@last@charged": 6 + 12,
+    "fitted:7@0@charged": 6 + 12,
+}
+
+
+@pytest.fixture(scope="module")
+def restarted(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("restarted")
+    assert run_together(2, out, *KILLED, restarts=len(KILLED)) == 0
+    return out
+
+
 class TestDeath:
     def test_a_killed_process_stops_the_run_and_another_number_goes_on(
         self, alone: Path, tmp_path: Path
     ) -> None:
-        assert run_together(2, tmp_path, "fitted:13") != 0
-        place = tmp_path / "fitted-13"
-        assert not (place / "weights-0.pt").exists()
-        before = _charged(place)
+        stopped, killed = "fitted:12@0@stop", "fitted:13@last@step"
+        assert run_together(2, tmp_path, stopped, killed) != 0
+        assert not list(tmp_path.glob("*/weights-*.pt"))
+        before = _charged(tmp_path / name(killed))
         assert 13 <= before <= 20
-        (tmp_path / "fitted-13").rename(tmp_path / "fitted--1")
-        assert run_together(3, tmp_path, "fitted:-1") == 0
-        found = facts(tmp_path, "fitted--1")
+        assert run_together(3, tmp_path, stopped, killed) == 0
+        found = facts(tmp_path, name(killed))
         assert found["charged"] == 20
-        assert found["epsilon"] == facts(alone, "fitted--1")["epsilon"]
-        assert torch.equal(weights(tmp_path, "fitted--1", 0), weights(tmp_path, "fitted--1", 2))
+        assert found["epsilon"] == facts(alone, "fitted-never")["epsilon"]
+        ends = [weights(tmp_path, name(killed), rank) for rank in range(3)]
+        assert torch.equal(ends[0], ends[2])
+        # An ordinary stop loses nothing: the weights are those of a run that never stopped.
+        expected = weights(alone, "fitted-never")
+        found_weights = weights(tmp_path, name(stopped))
+        torch.testing.assert_close(found_weights, expected, rtol=1e-5, atol=1e-5)
+        assert facts(tmp_path, name(stopped))["taken"] == 20
+
+    @pytest.mark.parametrize("job", KILLED)
+    def test_the_launcher_s_restart_goes_on_and_counts_what_was_lost(
+        self, job: str, alone: Path, restarted: Path
+    ) -> None:
+        found = facts(restarted, name(job))
+        assert found["taken"] == KILLED[job]
+        assert found["charged"] == 20
+        assert found["epsilon"] == facts(alone, "fitted-never")["epsilon"]
+        assert torch.equal(weights(restarted, name(job), 0), weights(restarted, name(job), 1))
+
+
+def name(job: str) -> str:
+    """The folder of a job."""
+    return job.replace(":", "-")
 
 
 def _charged(place: Path) -> int:

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import fully_shard
 import dpvd
 from dpvd.grads import Clipping
 from dpvd.privacy import Ledger
+from dpvd.ranks import Ranks
 from tests.docs.markdown import ROOT, blocks
 
 EXAMPLES = 101  # so that the parts of two and three processes differ in size
@@ -96,32 +97,100 @@ def save(out: Path, model: nn.Module, facts: dict[str, Any]) -> None:
     (out / f"facts-{rank()}.json").write_text(json.dumps(facts))
 
 
-def fitted(out: Path, die_at: str) -> None:
-    """`dpvd.fit` with a folder; the last process kills itself in the middle of a step."""
+def tiny(out: Path, _: str) -> None:
+    """Fewer examples than processes: some have none, and most batches are empty."""
     together = group()
+    planned = plan(examples=3, batch_size=1, steps=12)
+    model = network()
+    step = dpvd.PrivateStep(model, loss_fn, planned, optimizer_of(model, "sgd"), group=together)
+    sizes = []
+    for batch in planned.batches(tuple(column[:3] for column in data()), group=together):
+        sizes.append(len(batch[0]))
+        step(batch)
+    save(out, model, {"sizes": sizes, "charged": step.charged})
+
+
+def fitted(out: Path, end: str) -> None:
+    """`dpvd.fit` with a folder, which goes on where it has begun; see `_End`."""
+    together = group()
+    if (out / f"facts-{rank()}.json").exists():
+        return  # it was another job that a restart is for
     model = network()
     folder = out / "run"
     resume = (folder / "ledger.jsonl").exists()
+    ends = _End(end, out)
 
-    def on_step(progress: Any) -> None:
-        is_last = together is not None and rank() == distributed.get_world_size() - 1
-        if progress.step == int(die_at) and is_last:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    result = dpvd.fit(
+    try:
+        result = dpvd.fit(
+            model,
+            data(),
+            plan(steps=20),
+            dpvd.Recipe(learning_rate=0.3, momentum=0.5),
+            delta=1e-5,
+            loss_fn=ends.loss_fn,
+            evaluations=10,
+            folder=folder,
+            resume=resume,
+            on_step=ends.on_step,
+            group=together,
+        )
+    except KeyboardInterrupt:
+        return
+    guarantee = result.guarantee
+    save(
+        out,
         model,
-        data(),
-        plan(steps=20),
-        dpvd.Recipe(learning_rate=0.3, momentum=0.5),
-        delta=1e-5,
-        loss_fn=loss_fn,
-        evaluations=10,
-        folder=folder,
-        resume=resume,
-        on_step=on_step,
-        group=together,
+        {"charged": guarantee.steps, "epsilon": guarantee.epsilon, "taken": result.steps},
     )
-    save(out, model, {"charged": result.guarantee.steps, "epsilon": result.guarantee.epsilon})
+
+
+class _End:
+    """Ends a training once: in the step after so many, in a process, at a place.
+
+    Args:
+        how: such as "13@last@step"; the rank is a number or "last". Places are "loss", "charged"
+            (between charge and gather), "step" (behind it) and "stop", an ordinary end of all.
+            Nothing ends for "never".
+    """
+
+    def __init__(self, how: str, out: Path) -> None:
+        self._out = out
+        self._after, self._place = -1, ""
+        if how == "never" or (out / "ended").exists():
+            return
+        after, which, place = how.split("@")
+        size = int(os.environ.get("WORLD_SIZE", "1"))
+        chosen = size - 1 if which == "last" else int(which)
+        if chosen == rank() or place == "stop":
+            self._after, self._place = int(after), place
+        if self._place == "charged":
+            self._gather = Ranks.whole_of_parts
+            Ranks.whole_of_parts = self._end_before_gather  # type: ignore[method-assign]
+        self._taken = 0
+
+    def loss_fn(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        if self._place == "loss" and self._taken == self._after:
+            self._die()
+        return loss_fn(model, x, y)
+
+    def on_step(self, progress: Any) -> None:
+        self._taken = progress.step
+        if self._taken != self._after:
+            return
+        if self._place == "step":
+            self._die()
+        if self._place == "stop":
+            (self._out / "ended").touch()
+            raise KeyboardInterrupt
+
+    def _end_before_gather(self, *arguments: Any) -> None:
+        if self._taken == self._after:
+            self._die()
+        self._gather(*arguments)
+
+    def _die(self) -> None:
+        (self._out / "ended").touch()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def noise_alone(out: Path, _: str) -> None:
@@ -153,11 +222,14 @@ def draws(out: Path, _: str) -> None:
 def refused(out: Path, what: str) -> None:
     """Something that must be refused; the words go into a file."""
     together = group()
+    version = dpvd.__version__
     try:
         _do_wrong(what, together, out)
         (out / f"refused-{rank()}.txt").write_text("nothing was refused")
     except dpvd.DpvdError as problem:
         (out / f"refused-{rank()}.txt").write_text(str(problem))
+    finally:
+        dpvd.__version__ = version
 
 
 def _do_wrong(what: str, together: Any, out: Path) -> None:
@@ -172,6 +244,14 @@ def _do_wrong(what: str, together: Any, out: Path) -> None:
         drawn_for = None
     elif what == "other weights" and rank() == 1:
         nn.init.zeros_(model[0].bias)
+    elif what == "other order" and rank() == 1:
+        permute(model[2].bias)
+    elif what == "other version" and rank() == 1:
+        dpvd.__version__ = "0.0.0"
+    elif what == "other shapes" and rank() == 1:
+        model[2] = nn.Linear(300, 4)
+    elif what == "other trained" and rank() == 1:
+        model[0].bias.requires_grad_(False)
     elif what == "other plan" and rank() == 1:
         planned = plan(noise_multiplier=0.1)
     elif what == "shuffled" and rank() == 1:
@@ -191,7 +271,11 @@ def _do_wrong(what: str, together: Any, out: Path) -> None:
         fully_shard(model)
     elif what == "ledgers":
         options["ledger"] = Ledger.create(out / f"ledger-{rank()}.jsonl", planned.to_dict())
-    moved_by = optimizer_of(model, "sgd")
+    elif what == "ledger of another plan" and rank() == 0:
+        other = plan(steps=STEPS + 1).to_dict()
+        options["ledger"] = Ledger.create(out / "ledger.jsonl", other)
+    held = [p for p in model.parameters() if p.requires_grad]
+    moved_by = torch.optim.SGD(held[:1] if what == "half held" and rank() == 1 else held, lr=0.5)
     step = dpvd.PrivateStep(model, loss_fn, planned, moved_by, group=together, **options)
     for batch in planned.batches(given, group=drawn_for):
         if what == "one raises" and rank() == 1:
@@ -208,7 +292,27 @@ def page(out: Path, name: str) -> None:
     save(out, namespace["model"], {"charged": namespace["step"].charged})
 
 
-JOBS = {job.__name__: job for job in (loop, fitted, noise_alone, draws, refused, page)}
+def permute(weights: torch.Tensor) -> None:
+    """Put the same numbers into another order."""
+    with torch.no_grad():
+        weights.copy_(weights.flip(0).clone())
+
+
+def shared(out: Path, _: str) -> None:
+    """Weights of the first process, laid out in memory in other orders, given to all."""
+    together = group()
+    torch.manual_seed(rank())
+    model = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Linear(4, 5))
+    model.to(memory_format=torch.channels_last)
+    model[1].weight = nn.Parameter(torch.randn(4, 5).T)
+    dpvd.share_weights(model, together)
+    count = torch.full((3, 2), 1.0 + rank()).T
+    Ranks(together).add_up(count)
+    save(out, model, {"total": count.tolist()})
+
+
+ALL = (loop, tiny, fitted, noise_alone, draws, refused, shared, page)
+JOBS = {job.__name__: job for job in ALL}
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

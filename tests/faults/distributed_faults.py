@@ -90,4 +90,35 @@ FAULTS = [
         {'"WORLD_SIZE", "1")) if "RANK" in os.environ else 1': '"NONE", "1"))'},
         TEST + "test_a_launcher_without_a_group_is_refused",
     ),
+    Fault(
+        "a digest of the weights that does not see their order",
+        "training/group.py",
+        {
+            "        digest.update(flat.view(torch.uint8).numpy())\n": ""
+            "        digest.update(flat.view(torch.uint8).sort().values.numpy())\n"
+        },
+        TEST + "TestRefusals::test_every_process_says_what_is_wrong[other order]",
+    ),
+    Fault(
+        "a charge that comes when the processes have the noisy sums",
+        STEP,
+        {
+            "            with self._ranks.together():  # no process goes on before the first one's ledger\n"
+            "                self._charge(draw)\n"
+            "            self.update.release(noise, self._noise, kl_by_name)\n": ""
+            "            self.update.release(noise, self._noise, kl_by_name)\n"
+            "            with self._ranks.together():\n"
+            "                self._charge(draw)\n"
+        },
+        TEST
+        + "TestDeath::test_the_launcher_s_restart_goes_on_and_counts_what_was_lost"
+        + "[fitted:7@0@charged]",
+    ),
+    Fault(
+        "a restart of the launcher with a folder and a budget of its own",
+        "cli/train.py",
+        {"    start = name_of_launch() or f": "    start = f"},
+        "tests/distributed/test_commands.py::TestRestart::"
+        "test_a_restart_that_knows_no_folder_is_refused",
+    ),
 ]

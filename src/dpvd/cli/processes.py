@@ -1,5 +1,6 @@
 """Commands that several processes run together: how they are started, and which of them speaks."""
 
+import hashlib
 import logging
 import os
 import sys
@@ -9,15 +10,16 @@ from datetime import timedelta
 from importlib import import_module
 from typing import Any
 
+import torch
 import typer
 from torch import distributed
 from torch.distributed.rendezvous import rendezvous
 
 from dpvd.cli.console import fail, out, say
 from dpvd.errors import DpvdError
-from dpvd.ranks import ALONE, Ranks, StoppedByAnother, processes_around
+from dpvd.ranks import ALONE, Ranks, StoppedByAnother, backend_for, processes_around
 
-__all__ = ["go_on_alone", "launch", "rank_of_launcher", "together"]
+__all__ = ["go_on_alone", "launch", "name_of_launch", "rank_of_launcher", "restarts", "together"]
 
 _SAID = "dpvd/said"
 _PATIENCE = timedelta(seconds=5)  # with a process that is about to print its message
@@ -26,6 +28,32 @@ _PATIENCE = timedelta(seconds=5)  # with a process that is about to print its me
 def rank_of_launcher() -> int:
     """The number that a launcher gave to this process; 0 without one."""
     return int(os.environ.get("RANK", "0"))
+
+
+def restarts() -> int:
+    """How often the launcher has started this program again, after one of its processes died."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
+
+
+def name_of_launch() -> str | None:
+    """What is the same in all starts by one launcher, and in no other; None without a launcher.
+
+    A run whose folder nobody named is found by it: a second start that took a new folder would
+    spend the budget again.
+
+    Raises:
+        DpvdError: if an earlier start may have begun a folder, and nothing tells which.
+    """
+    identity = os.environ.get("TORCHELASTIC_RUN_ID", "none")  # the default of --rdzv-id
+    if identity != "none":
+        return hashlib.sha256(identity.encode()).hexdigest()[:16]  # it may hold any character
+    # Machines that come and go restart the program without being counted.
+    if restarts() or os.environ.get("GROUP_WORLD_SIZE", "1") != "1":
+        raise DpvdError(
+            "the launcher may have started this run before, and nothing tells in which folder:"
+            " name it by --out, or give torchrun an --rdzv-id of its own"
+        )
+    return None
 
 
 def go_on_alone() -> None:
@@ -75,7 +103,8 @@ def together() -> Iterator[Ranks]:
         yield ALONE
         return
     store, rank, size = next(rendezvous("env://"))
-    distributed.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    backend = backend_for(torch.get_default_device())  # where a command makes its network
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     say.quiet = out.quiet = rank > 0
     try:
         yield Ranks(distributed.group.WORLD)

@@ -13,7 +13,14 @@ import typer
 
 from dpvd.cli.console import print_json, print_line, print_text, say, warn
 from dpvd.cli.options import AsJson, DataDir, takes_options, warn_of_large_delta
-from dpvd.cli.processes import go_on_alone, launch, rank_of_launcher, together
+from dpvd.cli.processes import (
+    go_on_alone,
+    launch,
+    name_of_launch,
+    rank_of_launcher,
+    restarts,
+    together,
+)
 from dpvd.cli.progress import show_features, show_progress
 from dpvd.cli.table_flags import DelimiterFlag, EncodingFlag, delimiter_mark
 from dpvd.data import ARRAY_ENDINGS, Dataset, holds_images, load
@@ -22,6 +29,7 @@ from dpvd.ranks import ALONE, Ranks, processes_around
 from dpvd.report import write_report
 from dpvd.runs import (
     CHECKSUM_KEY,
+    OPTIONS,
     REPORT,
     Method,
     PreparedRun,
@@ -210,16 +218,18 @@ def train(
     if processes > 1 and processes_around() == 1:
         launch(processes)
         return
-    folder = _new_folder(Path(dataset).stem, options.method) if out_dir is None else out_dir
     if is_table:
         if rank_of_launcher() > 0:
             return
         go_on_alone()
-        record = train_one(options, folder, resume)
+        folder = out_dir or _new_folder(Path(dataset).stem, options.method)
+        record = train_one(options, folder, resume or _goes_on(folder, ALONE))
     else:
         with together() as ranks:
+            with ranks.together():
+                folder = out_dir or _new_folder(Path(dataset).stem, options.method)
             folder = Path(os.fsdecode(ranks.bytes_of_first(os.fsencode(folder))))
-            record = train_one(options, folder, resume, ranks)
+            record = train_one(options, folder, resume or _goes_on(folder, ranks), ranks)
         if not ranks.is_first:
             return
     if as_json:
@@ -439,5 +449,14 @@ def _result(test: dict[str, Any]) -> str:
 
 
 def _new_folder(dataset: str, method: Method) -> Path:
+    """Named by the time, or, under a launcher, so that a restart finds it again."""
     now = datetime.now(UTC)
-    return Path("runs") / f"{dataset}-{method}-{now:%Y%m%d-%H%M%S}"
+    start = name_of_launch() or f"{now:%Y%m%d-%H%M%S}"
+    return Path("runs") / f"{dataset}-{method}-{start}"
+
+
+def _goes_on(folder: Path, ranks: Ranks) -> bool:
+    """Whether a launcher's restart finds what its first start began; it goes on with that."""
+    is_restart = ranks.largest(restarts()) > 0  # launchers of other machines count for themselves
+    has_begun = ranks.largest(int((folder / OPTIONS).exists()))  # the first process has made it
+    return is_restart and bool(has_begun)

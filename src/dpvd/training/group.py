@@ -1,5 +1,6 @@
 """What several processes must have in common to train one model."""
 
+import hashlib
 from importlib import import_module
 
 import torch
@@ -95,8 +96,7 @@ def refuse_sharded(model: nn.Module) -> None:
 def check_same_weights(ranks: Ranks, model: nn.Module) -> None:
     """Raise, on every process, unless all have the same weights to the last bit."""
     if ranks.are_several:
-        sums = [_bits_added_up(tensor) for tensor in model.state_dict().values()]
-        ranks.check_same({"the weights": repr(sums)}, _SAME_WEIGHTS)
+        ranks.check_same({"the weights": _digest_of(model)}, _SAME_WEIGHTS)
 
 
 def share_weights(model: nn.Module, group: "torch.distributed.ProcessGroup") -> None:
@@ -106,7 +106,11 @@ def share_weights(model: nn.Module, group: "torch.distributed.ProcessGroup") -> 
         ranks.take_from_first(tensor)
 
 
-def _bits_added_up(tensor: torch.Tensor) -> int:
-    """A whole number, so that it does not depend on the order of adding up."""
-    flat = tensor.detach().contiguous().view(-1)
-    return int(flat.view(torch.uint8).sum(dtype=torch.int64)) if flat.numel() else 0
+def _digest_of(model: nn.Module) -> str:
+    """SHA-256 of every bit of the parameters and buffers, with their names and shapes, in order."""
+    digest = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        digest.update(repr((name, tuple(tensor.shape), tensor.dtype)).encode())
+        flat = tensor.detach().cpu().contiguous().view(-1)
+        digest.update(flat.view(torch.uint8).numpy())
+    return digest.hexdigest()

@@ -145,29 +145,29 @@ class PrivateStep:
         refuse_untold_group(self._ranks)
         with self._ranks.together():
             refuse_sharded(model)
-        self._batches = choice(batches, BatchOrigin, "batches")
-        other_data = choice(earlier, Earlier, "earlier") is Earlier.OTHER_DATA
-        self._plan = plan
-        self._noise = plan.bits("noise") if noise is None else noise
-        plan.check_source(self._noise, "noise")
-        if ledger is not None and ledger.fingerprint != plan.fingerprint:
-            raise DpvdError(
-                "the ledger belongs to another plan: open it with the plan it was started with"
+            self._batches = choice(batches, BatchOrigin, "batches")
+            other_data = choice(earlier, Earlier, "earlier") is Earlier.OTHER_DATA
+            self._plan = plan
+            self._noise = plan.bits("noise") if noise is None else noise
+            plan.check_source(self._noise, "noise")
+            if ledger is not None and ledger.fingerprint != plan.fingerprint:
+                raise DpvdError(
+                    "the ledger belongs to another plan: open it with the plan it was started with"
+                )
+            self._model = model
+            self._optimizer = optimizer
+            self.kl_weight = kl_weight
+            self.clipper = GradientClipper(
+                model,
+                loss_fn,
+                clipping=plan.clipping,
+                micro_batch=micro_batch,
+                isolation=isolation,
+                kept_mb=kept_mb,
             )
-        self._model = model
-        self._optimizer = optimizer
-        self.kl_weight = kl_weight
-        self.clipper = GradientClipper(
-            model,
-            loss_fn,
-            clipping=plan.clipping,
-            micro_batch=micro_batch,
-            isolation=isolation,
-            kept_mb=kept_mb,
-        )
-        check_steps_on_gradients(optimizer)
-        check_parameters(optimizer, self.parameters)
-        self._tied = check_tied(model, optimizer)
+            check_steps_on_gradients(optimizer)
+            check_parameters(optimizer, self.parameters)
+            self._tied = check_tied(model, optimizer)
         check_ranks(self._ranks, model, plan, batches=self._batches, ledger=ledger)
         is_correlated = plan.private and plan.bands > 1
         self._correlated = CorrelatedNoise(plan.bands) if is_correlated else None
@@ -191,7 +191,8 @@ class PrivateStep:
         has_ledger = bool(self._ranks.largest(int(ledger is not None)))
         block = max(1, plan.steps // 100) if has_ledger else 1
         self._block = -(-block // plan.bands) * plan.bands
-        self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
+        with self._ranks.together():
+            self._account = Account(model, plan, beside=self._beside(), other_data=other_data)
         self._catch_up()
         if self._account.changed_before():
             self._note_changes()
@@ -438,16 +439,16 @@ class PrivateStep:
         """Let ledger and account agree: each may have missed what the other knows."""
         known = 0 if self._ledger is None else self._ledger.charged
         self._account.charge_up_to(self._ranks.largest(max(known, self.charged)))
-        if self._ledger is None:
-            return
-        behind = self.charged - self._ledger.charged
+        behind = 0 if self._ledger is None else self.charged - self._ledger.charged
         if behind > 0:
             log.warning(
                 "the ledger lacks %d steps that were charged to this model: they are charged to"
                 " it now",
                 behind,
             )
-            self._ledger.charge(behind)
+        with self._ranks.together():
+            if self._ledger is not None and behind > 0:
+                self._ledger.charge(behind)
 
     def _charge(self, draw: Draw | None) -> None:
         """Pay for this step; with a ledger, for a block of steps, on disk before this returns."""
