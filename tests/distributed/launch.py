@@ -29,7 +29,12 @@ def run_together(processes: int, out: Path, *jobs: str, restarts: int = 0) -> in
 
 def _run(command: list[str], check: bool = True) -> int:
     paths = [str(ROOT), *(path for path in sys.path if path)]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "OMP_NUM_THREADS": "1",
+        # Or a restart would be given the addresses of processes that are gone.
+        "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1",
+    }
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240
     )

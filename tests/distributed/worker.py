@@ -164,8 +164,7 @@ class _End:
         if chosen == rank() or place == "stop":
             self._after, self._place = int(after), place
         if self._place == "charged":
-            self._gather = Ranks.whole_of_parts
-            Ranks.whole_of_parts = self._end_before_gather  # type: ignore[method-assign]
+            self._die_before_gather()
         self._taken = 0
 
     def loss_fn(self, model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -183,10 +182,15 @@ class _End:
             (self._out / "ended").touch()
             raise KeyboardInterrupt
 
-    def _end_before_gather(self, *arguments: Any) -> None:
-        if self._taken == self._after:
-            self._die()
-        self._gather(*arguments)
+    def _die_before_gather(self) -> None:
+        gather = Ranks.whole_of_parts
+
+        def dying(ranks: Ranks, *arguments: Any) -> None:
+            if self._taken == self._after:
+                self._die()
+            gather(ranks, *arguments)
+
+        Ranks.whole_of_parts = dying  # type: ignore[method-assign]
 
     def _die(self) -> None:
         (self._out / "ended").touch()

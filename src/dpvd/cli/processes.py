@@ -102,7 +102,9 @@ def together() -> Iterator[Ranks]:
     if processes_around() == 1:
         yield ALONE
         return
-    store, rank, size = next(rendezvous("env://"))
+    kept, rank, size = next(rendezvous("env://"))
+    # The launcher's store outlives a restart, with the addresses of processes that are gone.
+    store = distributed.PrefixStore(f"start-{restarts()}", kept)
     backend = backend_for(torch.get_default_device())  # where a command makes its network
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     say.quiet = out.quiet = rank > 0
