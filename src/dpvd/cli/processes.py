@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import typer
 from torch import distributed
+from torch.distributed.distributed_c10d import PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from dpvd.cli.console import fail, out, say
@@ -104,7 +105,7 @@ def together() -> Iterator[Ranks]:
         return
     kept, rank, size = next(rendezvous("env://"))
     # The launcher's store outlives a restart, with the addresses of processes that are gone.
-    store = distributed.PrefixStore(f"start-{restarts()}", kept)
+    store = PrefixStore(f"start-{restarts()}", kept)
     backend = backend_for(torch.get_default_device())  # where a command makes its network
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     say.quiet = out.quiet = rank > 0
