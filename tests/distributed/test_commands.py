@@ -77,7 +77,7 @@ def test_each_line_is_said_once(together: tuple[Path, Outcome]) -> None:
 def test_a_process_that_is_killed_ends_the_run_which_another_number_goes_on_with(
     tmp_path: Path,
 ) -> None:
-    line = train_line(tmp_path / "run", **SAME | {"epochs": 40.0})
+    line = train_line(tmp_path / "run", **SAME | {"epochs": 20.0})
     process = start(*MODULE, *line, "--processes", 2)
     try:
         _wait_for(lambda: (tmp_path / "run" / "ledger.jsonl").exists())
@@ -105,7 +105,7 @@ class TestRestart:
     def test_a_restarted_run_spends_one_budget(
         self, command: tuple[str, ...], tmp_path: Path
     ) -> None:
-        line = train_line(tmp_path, **SAME | {"epochs": 40.0})
+        line = train_line(tmp_path, **SAME | {"epochs": 20.0})
         del line[line.index("--out") : line.index("--out") + 2]
         of_its_own = command == MODULE
         more = ("--processes", 2) if of_its_own else ()
