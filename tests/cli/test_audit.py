@@ -1,6 +1,10 @@
 """``dpvd audit``: what it prints, and its exit codes."""
 
+import json
+import stat
 from pathlib import Path
+
+import pytest
 
 from tests.cli.program import Outcome, assert_refused, call, train_line
 
@@ -36,6 +40,15 @@ def test_the_plan_of_a_run_is_audited(tmp_path: Path) -> None:
     assert done.code == 0, done
     assert done.json["details"]["steps_per_run"] == 2
     assert done.json["claimed_epsilon"] < 1
+    kept = run / "audit.json"
+    assert json.loads(kept.read_text())["audit"] == done.json
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    page = (run / "report.html").read_text()
+    assert "What an audit measured" in page
+    assert "claimed for the first 2 of" in page
+    assert "audit measured" not in (run / "statement.html").read_text()
+    assert (run / "figures" / "audit.svg").exists()
+    assert call("verify", run).code == 0
 
 
 def test_an_audit_of_nothing_is_refused(tmp_path: Path) -> None:
@@ -44,3 +57,23 @@ def test_an_audit_of_nothing_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
     assert call(*train_line(run, epsilon=None, method="none")).code == 0
     assert_refused(call("audit", run), "nothing to audit")
+
+
+@pytest.mark.parametrize(("name", "start"), [("a.svg", b"<?xml"), ("a.png", b"\x89PNG")])
+def test_claimed_and_measured_are_plotted(name: str, start: bytes, tmp_path: Path) -> None:
+    done = call(*ENGINE, "--confidence", 0.999999, "--plot", tmp_path / name)
+    assert done.code == 0, done
+    assert (tmp_path / name).read_bytes().startswith(start)
+
+
+def test_a_plot_that_cannot_be_written_is_refused_first(tmp_path: Path) -> None:
+    assert_refused(call(*ENGINE, "--plot", tmp_path / "a.pdf"), "ends in .svg or .png")
+    (tmp_path / "a.svg").touch()
+    assert_refused(call(*ENGINE, "--plot", tmp_path / "a.svg"), "exists already")
+
+
+def test_a_verdict_stands_although_it_cannot_be_kept() -> None:
+    done = call(*ENGINE, "--confidence", 0.999999, "--plot", "/dev/null/a.svg")
+    assert done.code == 0, done
+    assert "the audit is not kept" in done.err
+    assert done.out.splitlines()[-1] == "consistent with the claim"

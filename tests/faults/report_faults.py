@@ -78,4 +78,16 @@ FAULTS = [
         "tests/report/test_own_run.py"
         "::test_what_does_not_belong_together_is_refused_and_nothing_written",
     ),
+    Fault(
+        "the audit of another plan beside a statement",
+        "runs/audited.py",
+        {"if plan != fingerprint(record.plan):": "if not plan:"},
+        "tests/report/test_audited.py::test_the_audit_of_another_plan_is_refused",
+    ),
+    Fault(
+        "a run verified although an audit called its claim violated",
+        "runs/verify.py",
+        {"yield Check(AUDIT, found.is_consistent, detail)": "yield Check(AUDIT, True, detail)"},
+        "tests/runs/test_verify.py::test_an_audit_that_found_more_than_is_claimed_is_told",
+    ),
 ]

@@ -6,9 +6,10 @@ import shutil
 import pytest
 
 from dpvd import Guarantee, PrivacyPlan
+from dpvd.audit import AuditResult
 from dpvd.errors import DpvdError
 from dpvd.privacy import Ledger
-from dpvd.runs import RunRecord, create_key, sign_run, verify_run, write_manifest
+from dpvd.runs import RunRecord, create_key, sign_run, verify_run, write_audit, write_manifest
 from tests.cli.program import assert_refused, call, contents, train_line
 
 SCHEMA = """[target]
@@ -264,6 +265,18 @@ def test_lines_taken_off_the_end_are_found_although_the_manifest_was_renewed(run
 def test_a_ledger_that_was_charged_again_is_found(run):
     Ledger.open(run / "ledger.jsonl").charge(1)
     assert "ledger.jsonl: is not the file" in problems_of(run)
+
+
+def test_an_audit_that_found_more_than_is_claimed_is_told(run):
+    record = RunRecord.read(run)
+    found = {"attack": "a", "bound": "b", "delta": 1e-5, "trials": 1, "seconds": 1.0, "details": {}}
+    for measured, problem in ((0.5, ""), (2.0, "audit.json: the claim is violated")):
+        result = AuditResult(claimed_epsilon=1.0, lower_bound=measured, confidence=0.999, **found)
+        write_audit(run, record, result)
+        assert problems_of(run).startswith(problem)
+        assert verify_run(run).holds == (problem == "")
+    (run / "audit.json").write_text("{}")
+    assert "audit.json" in problems_of(run)
 
 
 def test_a_folder_from_before_manifests_is_not_verified(run):

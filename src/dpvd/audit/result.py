@@ -1,8 +1,11 @@
 """What an audit found."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from dpvd.errors import DpvdError, is_finite_number
 
 __all__ = ["AuditResult", "Verdict"]
 
@@ -65,3 +68,32 @@ class AuditResult:
             "seconds": self.seconds,
             "details": self.details,
         }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "AuditResult":
+        """Return what ``to_dict`` described.
+
+        Raises:
+            DpvdError: if it is no description of an audit, or its verdict is not that of its
+                figures.
+        """
+        try:
+            names = ("claimed_epsilon", "delta", "confidence", "trials", "seconds")
+            numbers = {name: values[name] for name in names}
+            bound = values["lower_bound"]
+            details = dict(values["details"])
+            known = [*numbers.values(), *details.values(), 0 if bound is None else bound]
+            if not all(is_finite_number(value) and value >= 0 for value in known):
+                raise ValueError("a figure that is none")
+            result = cls(
+                attack=str(values["attack"]),
+                bound=str(values["bound"]),
+                lower_bound=float("inf") if bound is None else float(bound),
+                details=details,
+                **numbers,
+            )
+            if result.to_dict() != dict(values):
+                raise ValueError("another verdict, or more than this")
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise DpvdError("not the description of an audit that this program wrote") from None
+        return result

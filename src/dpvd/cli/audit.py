@@ -7,13 +7,14 @@ from typing import Annotated
 import typer
 
 from dpvd.audit import AuditResult, audit_engine, default_trials
-from dpvd.cli.console import print_json, print_line, say
+from dpvd.cli.console import print_json, print_line, say, warn
 from dpvd.cli.options import AsJson, RelationChoice
 from dpvd.errors import DpvdError, positive_int
 from dpvd.grads import Clipping, ClippingMode
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import Relation
-from dpvd.runs import RunRecord
+from dpvd.report import check_plot, write_audit_plot, write_report
+from dpvd.runs import RunRecord, write_audit
 from dpvd.settings import Group
 
 __all__ = ["EXAMPLES", "audit"]
@@ -93,9 +94,19 @@ def audit(
             rich_help_panel=Group.PRIVACY,
         ),
     ] = 0.999,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            help="New file, .svg or .png, for a plot of claimed and measured ε. Default: no plot.",
+            rich_help_panel=Group.OUTPUT,
+            show_default=False,
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure ε from below, by canaries; exit code 1 if more is spent than claimed."""
+    if plot is not None:
+        check_plot(plot)
     if engine == (run is not None):
         raise DpvdError("name a run to audit, or give --engine")
     if run is not None:
@@ -119,6 +130,7 @@ def audit(
             confidence=confidence,
         )
     _show(result, as_json)
+    _keep(result, run, plot)
     if not result.is_consistent:
         raise typer.Exit(VIOLATED)
 
@@ -133,6 +145,19 @@ def _plan_of(run: Path, delta: float | None, steps: int | None) -> tuple[Privacy
         positive_int(steps=steps)
         plan = replace(plan, steps=min(steps, plan.steps))
     return plan, float(record.guarantee["delta"]) if delta is None else delta
+
+
+def _keep(result: AuditResult, run: Path | None, plot: Path | None) -> None:
+    """Write what was asked for. A folder that cannot be written to does not change the verdict."""
+    try:
+        if plot is not None:
+            write_audit_plot(result, plot)
+        if run is not None:
+            record = RunRecord.read(run)
+            write_audit(run, record, result)
+            write_report(record, run)
+    except DpvdError as error:
+        warn(f"the audit is not kept: {error}")
 
 
 def _show(result: AuditResult, as_json: bool) -> None:

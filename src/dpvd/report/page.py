@@ -10,9 +10,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
+from dpvd.audit import AuditResult
 from dpvd.errors import is_finite_number
 from dpvd.files import remove_partials, write_atomically
 from dpvd.privacy import round_up
+from dpvd.report.audited import illustrate_audit, measured_words
 from dpvd.report.declared import declared_for
 from dpvd.report.facts import NOT_DECLARED, check_declared, is_measured, table_of
 from dpvd.report.figures import Illustration, illustrate, write_figures
@@ -20,14 +24,17 @@ from dpvd.report.sections import cells, common
 from dpvd.report.statement_page import STATEMENT, render_statement
 from dpvd.report.svg import inline_svg
 from dpvd.report.templates import template
-from dpvd.report.wording import method_words, percent
-from dpvd.runs import FIGURES, REPORT, RunRecord, verify_run
+from dpvd.report.wording import method_words, percent, plain
+from dpvd.runs import FIGURES, REPORT, RunRecord, read_audit, verify_run
 
 __all__ = ["render", "write_pages"]
 
 
 def render(
-    record: RunRecord, declared: Mapping[str, str] | None = None, verdict: str | None = None
+    record: RunRecord,
+    declared: Mapping[str, str] | None = None,
+    verdict: str | None = None,
+    audit: AuditResult | None = None,
 ) -> str:
     """Return the report as one self-contained HTML page, for the holder of the data.
 
@@ -40,6 +47,7 @@ def render(
         declared: what people said of the release; what the record holds of it if None.
         verdict: whether the folder of the run held, in the words of `verify_run`; None if nobody
             looked.
+        audit: what an audit of the run's plan found; None if there was none.
 
     Returns:
         HTML, starting with its doctype.
@@ -48,28 +56,31 @@ def render(
         DpvdError: if a declaration has an unknown name or no words.
     """
     said = declared_for(record) if declared is None else check_declared(declared)
-    return _render(record, illustrate(record), said, verdict)
+    return _render(record, illustrate(record), said, verdict, audit)
 
 
 def write_pages(record: RunRecord, folder: Path | str) -> Path:
     """Write both pages and the figures into a run's folder and return the path of the report.
 
     ``report.html`` is for the holder of the data, ``statement.html`` beside it to hand out. Both
-    hold what ``declared.toml`` in the folder says.
+    hold what ``declared.toml`` in the folder says, and the report what an audit found.
 
     Guarantees: each file appears complete or not at all; the report comes last.
 
     Raises:
-        DpvdError: if they cannot be written, or a declaration is none.
+        DpvdError: if they cannot be written, a declaration is none, or the audit in the folder is
+            damaged or of another plan.
     """
     place = Path(folder)
     declared = declared_for(record, place)
     illustrations = illustrate(record)
     page = place / REPORT
     verdict = _verdict(place)
-    content = _render(record, illustrations, declared, verdict).encode("utf-8")
+    audit = read_audit(place, record)
+    content = _render(record, illustrations, declared, verdict, audit).encode("utf-8")
     remove_partials(place / FIGURES)
-    write_figures(illustrations, place / FIGURES)
+    audited = [] if audit is None else [illustrate_audit(audit)]
+    write_figures([*illustrations, *audited], place / FIGURES)
     statement = render_statement(record, declared)
     write_atomically(place / STATEMENT, statement.encode("utf-8"))
     write_atomically(page, content)
@@ -81,8 +92,9 @@ def _render(
     illustrations: Sequence[Illustration],
     declared: Mapping[str, str],
     verdict: str | None,
+    audit: AuditResult | None,
 ) -> str:
-    drawings = [(each, inline_svg(each.svg, each.name, each.description)) for each in illustrations]
+    drawings = [_drawing(each) for each in illustrations]
     return template("page.html").render(
         **common(record, declared, with_test=True),
         title=_title(record),
@@ -90,11 +102,40 @@ def _render(
         tiles=_tiles(record),
         held=_held(record),
         verdict=verdict,
+        audited=None if audit is None else _audited(record, audit),
         drawings=drawings,
         tables=_tables(record),
         layers=[str(line) for line in record.model["layers"]],
         record=json.dumps(record.to_dict(), indent=2, ensure_ascii=False),
     )
+
+
+def _drawing(illustration: Illustration) -> tuple[Illustration, Markup]:
+    """A figure, and what the page holds of it."""
+    return illustration, inline_svg(illustration.svg, illustration.name, illustration.description)
+
+
+def _audited(record: RunRecord, audit: AuditResult) -> dict[str, Any]:
+    """What the page tells of an audit."""
+    steps = audit.details.get("steps_per_run")
+    planned = record.plan.get("steps")
+    return {
+        "consistent": audit.is_consistent,
+        "verdict": str(audit.verdict),
+        "claimed": round_up(audit.claimed_epsilon),
+        "measured": measured_words(audit),
+        "part": "" if steps == planned else f"the first {plain(steps)} of {plain(planned)} steps",
+        "rows": cells(
+            {
+                "attack": audit.attack,
+                "bound": audit.bound,
+                "confidence": audit.confidence,
+                "trials": audit.trials,
+                "seconds": round(audit.seconds, 1),
+            }
+        ),
+        "drawing": _drawing(illustrate_audit(audit)),
+    }
 
 
 def _verdict(folder: Path) -> str:

@@ -1,5 +1,6 @@
 """Runs: from options to a folder with model, record and ledger, and back."""
 
+from dpvd.runs.audited import read_audit, write_audit
 from dpvd.runs.charged import Charged, charged_in
 from dpvd.runs.draw import DRAWN
 from dpvd.runs.execute import execute, train_and_evaluate
@@ -24,6 +25,7 @@ from dpvd.runs.recipes import (
 )
 from dpvd.runs.record import RunRecord
 from dpvd.runs.run_dir import (
+    AUDIT,
     CHECKPOINT,
     CHECKSUM_KEY,
     FIGURES,
@@ -51,6 +53,7 @@ from dpvd.runs.tables import (
 from dpvd.runs.verify import Check, Verification, verify_run
 
 __all__ = [
+    "AUDIT",
     "CHECKPOINT",
     "CHECKSUM_KEY",
     "DRAWN",
@@ -100,6 +103,7 @@ __all__ = [
     "prepare_run",
     "prepare_table",
     "private_recipe",
+    "read_audit",
     "read_key",
     "resume_table",
     "save_own_model",
@@ -107,5 +111,6 @@ __all__ = [
     "total_spent",
     "train_and_evaluate",
     "verify_run",
+    "write_audit",
     "write_manifest",
 ]

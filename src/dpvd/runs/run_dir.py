@@ -17,6 +17,7 @@ from dpvd.training import CHECKPOINT, LEDGER
 
 __all__ = [
     "ACCOUNT",
+    "AUDIT",
     "CHECKPOINT",
     "CHECKSUM_KEY",
     "CONTENTS",
@@ -45,6 +46,7 @@ SIGNATURE = "signature.txt"
 CHECKSUM_KEY = "checksum.key"
 CONTENTS = "contents.json"
 ACCOUNT = "account.json"
+AUDIT = "audit.json"
 FIGURES = "figures"
 
 

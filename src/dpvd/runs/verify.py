@@ -14,9 +14,10 @@ from dpvd import __version__
 from dpvd.errors import DpvdError
 from dpvd.plan import PrivacyPlan
 from dpvd.privacy import AccountantName, Guarantee, Ledger, epsilon, second_opinion
+from dpvd.runs.audited import read_audit
 from dpvd.runs.manifest import Manifest, checksum, ledgers_in, read_manifest
 from dpvd.runs.record import RunRecord
-from dpvd.runs.run_dir import MODEL, RECORD
+from dpvd.runs.run_dir import AUDIT, MODEL, RECORD
 from dpvd.runs.signature import check_signature
 from dpvd.training import Taken, joint_statement
 
@@ -76,8 +77,9 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
     Guarantees: nothing in the folder is run or changed. It finds a changed byte in record, model,
     options or ledgers; a model of another run; a statement for other steps than the ledgers hold,
     with an ε below what they cost, or with other words than follow from them; a ledger with lines
-    dropped, repeated, moved or taken off its end. Whoever can write all files can make them agree
-    again: that is what a signature is for.
+    dropped, repeated, moved or taken off its end; an audit that called the claim violated, while
+    its file is there. Whoever can write all files can make them agree again: that is what a
+    signature is for.
 
     Edge cases: what the program saw, and gaps beyond those of the plan, are in no ledger; they are
     the record's word. A source of random bits of one's own is in none either: a run with one does
@@ -99,6 +101,8 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
         looked.append(_tried("signature", lambda: check_signature(place, Path(key))))
     looked += _files(place)
     record = _record(place, looked)
+    if record is not None:
+        looked += _audit(place, record)
     ledgers = _ledgers(place, looked)
     if record is not None and ledgers is not None:
         looked += _charges(record, ledgers)
@@ -182,6 +186,18 @@ def _record(folder: Path, looked: list[Check]) -> RunRecord | None:
     detail = "is the record's" if same else "is not the one that the record was written for"
     looked.append(Check("model", same, detail))
     return record
+
+
+def _audit(folder: Path, record: RunRecord) -> Iterator[Check]:
+    """The audit that was kept beside the run, if there was one."""
+    try:
+        found = read_audit(folder, record)
+    except DpvdError as error:
+        yield Check(AUDIT, False, str(error))
+        return
+    if found is not None:
+        detail = f"{found.verdict} (at least {found.lower_bound:.4g} measured)"
+        yield Check(AUDIT, found.is_consistent, detail)
 
 
 def _ledgers(folder: Path, looked: list[Check]) -> list[Taken] | None:
