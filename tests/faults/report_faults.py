@@ -90,4 +90,10 @@ FAULTS = [
         {"yield Check(AUDIT, found.is_consistent, detail)": "yield Check(AUDIT, True, detail)"},
         "tests/runs/test_verify.py::test_an_audit_that_found_more_than_is_claimed_is_told",
     ),
+    Fault(
+        "a run that was resumed twice taken for an earlier copy",
+        "runs/verify.py",
+        {"if here.has_passed(there.head):": "if here.starts[0] in there.starts:"},
+        "tests/runs/test_verify.py::test_a_run_that_was_copied_and_resumed_twice_is_found",
+    ),
 ]

@@ -279,6 +279,45 @@ def test_an_audit_that_found_more_than_is_claimed_is_told(run):
     assert "audit.json" in problems_of(run)
 
 
+def kinship(run, copy):
+    (found,) = (check for check in verify_run(run, other=copy).checks if str(copy) in check.name)
+    return found.holds, found.detail
+
+
+def charge(folder, steps):
+    ledger = Ledger.open(folder / "ledger.jsonl")
+    ledger.charge(steps)
+    ledger.close()
+
+
+def test_a_run_that_was_copied_and_resumed_twice_is_found(made, run, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    assert kinship(run, copy) == (True, "the same run, at the same point")
+    charge(run, 2)
+    assert kinship(run, copy) == (True, "an earlier copy of this run")
+    assert kinship(copy, run) == (True, "the same run, which went on there")
+    charge(copy, 2)
+    for folders in ((run, copy), (copy, run)):
+        holds, detail = kinship(*folders)
+        assert not holds
+        assert detail.startswith("one run was resumed twice")
+    assert kinship(run, made / "other")[0]
+    assert "another run" in kinship(run, made / "other")[1]
+
+
+def test_folders_that_cannot_be_compared_are_not_said_to_hold(made, run, tmp_path):
+    with pytest.raises(DpvdError, match="there is no ledger in"):
+        verify_run(run, other=tmp_path / "nowhere")
+    copy = tmp_path / "copy"
+    shutil.copytree(run, copy)
+    ledger = copy / "ledger.jsonl"
+    ledger.write_bytes(ledger.read_bytes()[10:])
+    assert kinship(run, copy)[0] is False
+    done = call("verify", made / "one", made / "other")
+    assert done.code == 0, done
+
+
 def test_a_folder_from_before_manifests_is_not_verified(run):
     (run / "manifest.json").unlink()
     assert "manifest" in problems_of(run)

@@ -22,6 +22,12 @@ DOES_NOT_HOLD = 1  # exit code
 
 def verify(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    other: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Another folder: was one run copied, and resumed in both?", show_default=False
+        ),
+    ] = None,
     key: Annotated[
         Path | None,
         typer.Option(
@@ -33,7 +39,7 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check that a run's files, ledgers, statement and model belong together; ε anew."""
-    found = verify_run(run, key)
+    found = verify_run(run, key, other)
     if as_json:
         print_json(_as_dict(found))
     else:

@@ -71,7 +71,9 @@ class Verification:
         return "verified" if self.holds else "not verified: " + "; ".join(self.problems)
 
 
-def verify_run(folder: Path | str, key: Path | str | None = None) -> Verification:
+def verify_run(
+    folder: Path | str, key: Path | str | None = None, other: Path | str | None = None
+) -> Verification:
     """Check a finished run, and compute its ε anew from its ledgers.
 
     Guarantees: nothing in the folder is run or changed. It finds a changed byte in record, model,
@@ -88,9 +90,12 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
     Args:
         folder: of the run.
         key: file with the public key that must have signed the run; None asks for no signature.
+        other: a folder that may be a copy of the run, to see whether both went on; only its ledgers
+            are read.
 
     Raises:
-        DpvdError: if there is no such folder, or the key cannot be read.
+        DpvdError: if there is no such folder, the key cannot be read, or the other folder has no
+            ledger.
     """
     place = Path(folder)
     if not place.is_dir():
@@ -103,6 +108,8 @@ def verify_run(folder: Path | str, key: Path | str | None = None) -> Verificatio
     record = _record(place, looked)
     if record is not None:
         looked += _audit(place, record)
+    if other is not None:
+        looked += _copies(place, Path(other))
     ledgers = _ledgers(place, looked)
     if record is not None and ledgers is not None:
         looked += _charges(record, ledgers)
@@ -215,6 +222,44 @@ def _ledgers(folder: Path, looked: list[Check]) -> list[Taken] | None:
         detail = f"{ledger.charged} steps, {chained}, begun {len(ledger.starts)} times"
         looked.append(Check(path.name, True, detail))
     return found
+
+
+def _copies(folder: Path, other: Path) -> list[Check]:
+    """Whether the ledgers of both folders are one run that went on in two ways."""
+    if not ledgers_in(other):
+        raise DpvdError(f"there is no ledger in {other}: name the folder of another run, or a copy")
+    checks = []
+    for path in ledgers_in(folder):
+        beside = other / path.name
+        if not beside.exists():
+            continue
+        try:
+            holds, detail = _kinship(Ledger.open(path), Ledger.open(beside))
+        except DpvdError as error:
+            holds, detail = False, str(error)
+        checks.append(Check(f"{path.name} in {other}", holds, detail))
+    return checks or [Check(f"ledgers in {other}", True, "of another run: none is named as here")]
+
+
+def _kinship(here: Ledger, there: Ledger) -> tuple[bool, str]:
+    """Whether two ledgers may stand beside each other, and what they are of each other.
+
+    Their starts are numbers that nobody draws twice: with the first in common they are one run. One
+    that went on alone has passed the last line of the other.
+    """
+    if here.head is None or there.head is None:
+        return False, "a ledger of an early version, without a chain, cannot be compared"
+    if here.starts[:1] != there.starts[:1]:
+        return True, "another run, or a copy made before the first charge: both count"
+    if here.head == there.head:
+        return True, "the same run, at the same point"
+    if here.has_passed(there.head):
+        return True, "an earlier copy of this run"
+    if there.has_passed(here.head):
+        return True, "the same run, which went on there"
+    return False, (
+        "one run was resumed twice, here and there: what both released is more than either states"
+    )
 
 
 def _charges(record: RunRecord, ledgers: list[Taken]) -> Iterator[Check]:
