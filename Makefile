@@ -9,7 +9,7 @@ PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 # Tests of the packages that guarantees rest on. Only these run under coverage, which makes tests half as slow again.
 CRITICAL := tests/privacy tests/grads tests/mechanisms tests/native tests/training tests/distributed/test_processes.py tests/test_plan.py tests/test_loader.py
 
-.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run bench-processes opacus-norms opacus-tests tutorial-million torture fuzz long-haul clean
+.PHONY: setup demo test wheel mutants check fix docs reproduce bench bench-quick bench-peers bench-run bench-processes opacus-norms opacus-tests tutorial-million torture fuzz long-haul noise-battery clean
 
 setup: .venv/ready
 demo: .venv/ready
@@ -65,6 +65,9 @@ fuzz: .venv/ready
 # Slow: 100,000 steps of a tiny model; memory, ε and the noise's variance. A short one is in make test.
 long-haul: .venv/ready
 	OMP_NUM_THREADS=1 $(BIN)/python -m tools.long_haul --steps 100000
+# Slow: the draws of privacy noise, a billion of them; half a million of either stream are in make test.
+noise-battery: .venv/ready
+	OMP_NUM_THREADS=1 $(BIN)/python -m tools.noise_battery --draws 1000000000
 opacus-norms: .venv/ready
 	$(BIN)/python -m benchmarks.opacus_norms
 # Opacus' own tests of per-example gradients against our engines, in an environment of their own.
