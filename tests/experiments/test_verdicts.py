@@ -178,6 +178,16 @@ def test_where_a_sweep_is_flat(slope: float, expected: Verdict) -> None:
     assert verdict("500 to 2000 hidden", of, MNIST_200) is expected
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"), [("clip_norm", "up to C = 4"), ("hidden", "500 to 2000 hidden")]
+)
+def test_a_sweep_is_judged_when_all_its_values_were_run(setting: str, words: str) -> None:
+    points = sweep_specs(MNIST_200, {})[Variant.AS_PRINTED, setting]
+    *finished, _ = points.values()
+    of = results(lambda _: 0.9, [spec for each in finished for spec in each])
+    assert verdict(words, of, MNIST_200) is OPEN
+
+
 def test_a_choice_of_variant_does_not_leak_into_the_other() -> None:
     found = judge(results(lambda spec: 0.95, cells("DPVD-zCDP")), CLAIMS, [DIGITS_100])
     assert about("DPVD-zCDP at ε = 1 on", found, "tuned").finding.verdict is OPEN

@@ -108,6 +108,13 @@ class Results:
         specs = sweeps[variant, setting]
         return self._present(specs)
 
+    def sweep_values(
+        self, protocol: ExperimentProtocol, variant: Variant, setting: str
+    ) -> list[float]:
+        """All values of a panel of Fig. 5, whether they were run or not."""
+        sweeps = sweep_specs(protocol, self._choices)
+        return list(sweeps[variant, setting])
+
     def deltas(self, protocol: ExperimentProtocol) -> dict[float, Summary]:
         """By δ."""
         specs = delta_specs(protocol)

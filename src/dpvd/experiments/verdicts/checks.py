@@ -3,7 +3,7 @@
 A check returns None where a protocol says nothing about the claim.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -145,11 +145,11 @@ def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> 
     if not evidence.protocol.sweep_seeds:
         return None
     by_value = evidence.results.sweep(evidence.protocol, evidence.variant, setting)
+    unfinished = _unfinished(evidence, setting, by_value)
+    if unfinished is not None:
+        return unfinished
     inside = [value for value in by_value if low <= value <= high]
     outside = [value for value in by_value if not low <= value <= high]
-    if not inside or not outside:
-        reason = f"{NOT_RUN} on both sides of the range {low:g} to {high:g}"
-        return Finding(Verdict.INCONCLUSIVE, listed(by_value), reason)
     best = max(inside, key=lambda value: by_value[value].mean)
     rival = max(outside, key=lambda value: by_value[value].mean)
     finding = compare(f"{best:g} over {rival:g}", by_value[best], by_value[rival])
@@ -163,8 +163,22 @@ def flat_between(
     if not evidence.protocol.sweep_seeds:
         return None
     by_value = evidence.results.sweep(evidence.protocol, evidence.variant, setting)
+    unfinished = _unfinished(evidence, setting, by_value)
+    if unfinished is not None:
+        return unfinished
     inside = {value: summary for value, summary in by_value.items() if low <= value <= high}
     return within_range(inside, within)
+
+
+def _unfinished(
+    evidence: Evidence, setting: str, by_value: Mapping[float, Summary]
+) -> Finding | None:
+    """What to say of a panel that lacks values, where a peak is none yet; None if it is whole."""
+    planned = evidence.results.sweep_values(evidence.protocol, evidence.variant, setting)
+    lacking = [f"{value:g}" for value in planned if value not in by_value]
+    if not lacking:
+        return None
+    return Finding(Verdict.INCONCLUSIVE, listed(by_value), f"{NOT_RUN} at {', '.join(lacking)}")
 
 
 CHECKS: dict[str, Callable[..., Finding | None]] = {
