@@ -23,11 +23,13 @@ class Peer:
         name: of its environment.
         systems: what it calls its ways of training, as in the module's ``SYSTEMS``.
         requirements: what to install; nothing means that our own environment has it.
+        takes_any: whether it takes networks as they are, those of public libraries among them.
     """
 
     name: str
     systems: tuple[str, ...]
     requirements: tuple[str, ...] = ()
+    takes_any: bool = True
 
     @property
     def module(self) -> str:
@@ -37,7 +39,12 @@ class Peer:
 PEERS = (
     Peer("torch-func", ("torch-func",)),
     Peer("opacus", ("opacus-hooks", "opacus-ghost"), ("torch", "opacus==1.6.0", *NETWORKS)),
-    Peer("jax-privacy", ("jax-privacy",), ("torch", "jax==0.10.2", "jax-privacy==2.0.0")),
+    Peer(
+        "jax-privacy",
+        ("jax-privacy",),
+        ("torch", "jax==0.10.2", "jax-privacy==2.0.0"),
+        takes_any=False,  # layers are written anew in JAX, in `benchmarks.peers.with_jax_privacy`
+    ),
 )
 
 

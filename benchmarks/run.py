@@ -114,6 +114,10 @@ def peers(name: str, settings: Settings, libraries: tuple[Peer, ...] = PEERS) ->
     if workload(name).from_library:
         settings = replace(settings, threads=1)
     for peer in libraries:
+        if workload(name).from_library and not peer.takes_any:
+            reason = "the network is not written in JAX here"
+            found |= {system: {"failed": reason} for system in peer.systems}
+            continue
         for system in peer.systems:
             found[system] = _or_reason(
                 lambda peer=peer, system=system: _peer(peer, system, name, settings)
