@@ -256,9 +256,9 @@ FAULTS = [
         "a step's noise seeded although the system's was planned",
         STEP,
         {
-            '        self._noise = plan.bits("noise") if noise is None else noise\n': ""
-            '        self._noise = SeededBits(0, "noise")\n',
-            '        plan.check_source(self._noise, "noise")\n': "",
+            'self._noise = plan.bits("noise") if noise is None else noise\n': ""
+            'self._noise = SeededBits(0, "noise")\n',
+            '            plan.check_source(self._noise, "noise")\n': "",
         },
         "tests/training/test_step.py::test_equal_steps_repeat_their_noise_only_if_it_is_seeded",
     ),

@@ -37,7 +37,7 @@ NOISE = [
     Fault(
         "seeded noise under a plan with the system's",
         STEP,
-        {'        plan.check_source(self._noise, "noise")\n': ""},
+        {'            plan.check_source(self._noise, "noise")\n': ""},
         TEST_PROVENANCE
         + "TestWhatIsBound::test_seeded_noise_under_a_plan_with_system_noise_is_refused",
     ),
@@ -233,7 +233,7 @@ MEMORY = [
     Fault(
         "a ledger behind its checkpoint",
         STEP,
-        {"            self._ledger.charge(behind)\n": ""},
+        {"                self._ledger.charge(behind)\n": "                pass\n"},
         TEST_PROVENANCE + "TestResuming::test_the_larger_count_wins[2-4]",
     ),
     Fault(

@@ -150,6 +150,9 @@ def peaks_between(evidence: Evidence, setting: str, low: float, high: float) -> 
         return unfinished
     inside = [value for value in by_value if low <= value <= high]
     outside = [value for value in by_value if not low <= value <= high]
+    if not inside or not outside:
+        reason = f"{NOT_RUN} on both sides of the range {low:g} to {high:g}"
+        return Finding(Verdict.INCONCLUSIVE, listed(by_value), reason)
     best = max(inside, key=lambda value: by_value[value].mean)
     rival = max(outside, key=lambda value: by_value[value].mean)
     finding = compare(f"{best:g} over {rival:g}", by_value[best], by_value[rival])
