@@ -39,7 +39,11 @@ def _tiny_protocol(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def state(folder: Path) -> dict[Path, tuple[bytes, int]]:
     """Every finished file, with its contents and when it was written."""
-    return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.rglob("*.json*")}
+    return {
+        path: (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in folder.rglob("*.json*")
+        if path.suffix != ".partial"
+    }
 
 
 def results(folder: Folder) -> dict[str, ExperimentResult]:

@@ -241,6 +241,7 @@ def test_only_a_ledger_without_charges_can_be_deleted(path):
     ledger, other = Ledger.create(path, PLAN), Ledger.open(path)
     other.charge(1)
     for one in (ledger, other):
+        assert not one.is_unused
         with pytest.raises(DpvdError, match="holds charges: it is not deleted"):
             one.delete()
     assert Ledger.open(path).charged == 1

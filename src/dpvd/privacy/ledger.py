@@ -207,13 +207,18 @@ class Ledger:
             self._file.close()
             self._file = None
 
+    @property
+    def is_unused(self) -> bool:
+        """Whether nothing was ever charged: on disk, too, where an interrupt may have left more."""
+        return not (self._charged or Ledger.open(self._path).charged)
+
     def delete(self) -> None:
         """Remove a ledger that nothing was ever charged to.
 
         Raises:
             DpvdError: if something was.
         """
-        if self._charged or Ledger.open(self._path).charged:
+        if not self.is_unused:
             raise DpvdError(f"the ledger {self._path} holds charges: it is not deleted")
         self.close()
         self._path.unlink()

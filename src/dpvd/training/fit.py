@@ -303,7 +303,7 @@ class _Run:
                     " spent in addition"
                 )
         except BaseException:
-            if ledger is not None and not resume and ledger.charged == 0:
+            if ledger is not None and not resume and ledger.is_unused:
                 self._leave_nothing(ledger)
             raise
 
@@ -384,7 +384,7 @@ class _Run:
         if ledger is None:
             return
         ledger.close()
-        if self.is_new and ledger.charged == 0:
+        if self.is_new and ledger.is_unused:
             self._leave_nothing(ledger)
 
     def _leave_nothing(self, ledger: Ledger) -> None:
